@@ -1,0 +1,1 @@
+"""From a spec to the files that Slurm runs."""

@@ -1,0 +1,1 @@
+"""Slurm: one protocol, several clients."""

@@ -1,0 +1,1 @@
+"""The run directory: the truth about a run, safe on NFS and Lustre."""

@@ -1,0 +1,1 @@
+"""Doubles for plugin authors and unit tests: a Slurm in memory with a hand-driven clock."""

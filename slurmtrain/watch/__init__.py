@@ -1,0 +1,1 @@
+"""What runs outside the jobs and looks after all of them."""
