@@ -1,0 +1,148 @@
+"""What a user asks for: one training run, typed. Pure values; reading files and guessing is done by ``config``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar, get_type_hints
+
+Launcher = Literal["srun", "torchrun"]
+SuccessRule = Literal["all", "primary"]
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What Slurm is asked for, in sbatch's words. None leaves the choice to the cluster."""
+
+    nodes: int = 1
+    tasks_per_node: int = 1  # ranks on each node (torchrun: its --nproc-per-node; Slurm then gets one task a node)
+    cpus_per_task: int | None = None  # for each rank
+    gpus_per_node: int | None = None
+    gres: str | None = None  # e.g. "gpu:h100:4"; instead of gpus_per_node
+    memory: str | None = None  # per node, as sbatch --mem: "64G", "0" for all of it
+    time_limit: str | None = None  # as sbatch -t: "90", "24:00:00", "2-12"
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    reservation: str | None = None
+    constraint: str | None = None
+    nodelist: str | None = None
+    exclude: str | None = None
+    exclusive: bool = False
+    sbatch_options: tuple[str, ...] = ()  # further long options, "--licenses=a:1"
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What each launch starts with."""
+
+    setup: tuple[str, ...] = ()  # bash lines before each launch: "module load cuda", "source venv/bin/activate"
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """How the training is asked to save and leave."""
+
+    signal: str = "USR2"  # sent to the rank processes that catch it; "none" for the stop file alone
+    warning_s: int | None = None  # seconds before the end; None: min(300, 20 % of the time limit)
+    grace_s: int = 30  # from TERM to KILL when a launch is ended
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Where the training writes checkpoints and how their names look."""
+
+    dir: str = "checkpoints"  # relative to the run directory, or absolute
+    pattern: str = "*"  # glob of names in it; the last number in a name is its step
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Ceilings of the ladder. 0 switches a rung off."""
+
+    in_place: int = 5  # restarts in place per attempt
+    requeues: int = 3  # requeues per run for failures of the program
+    infrastructure: int = 3  # requeues per run for failures of nodes and network
+    attempts: int = 100  # of any kind, preemption and time limit included
+    delay_s: int = 30  # from the second retry of one cause on
+    exclude_nodes: bool = True  # keep a suspect node out of the next attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One run. Every field has a plain JSON form: ``spec_to_dict`` and ``spec_from_dict`` are inverse."""
+
+    command: tuple[str, ...]
+    name: str = "train"
+    launcher: Launcher = "srun"
+    workdir: str | None = None  # None: where submit was called
+    success: SuccessRule = "all"
+    resources: Resources = field(default_factory=Resources)
+    environment: Environment = field(default_factory=Environment)
+    stop: Stop = field(default_factory=Stop)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    retry: Retry = field(default_factory=Retry)
+    companion: bool = True  # one small helper process per node
+    srun_options: tuple[str, ...] = ()  # further options of the launch's srun
+    torchrun_options: tuple[str, ...] = ()
+
+
+_T = TypeVar("_T")
+
+
+def spec_to_dict(spec: Spec) -> dict[str, Any]:
+    """The spec as plain JSON values."""
+    return dataclasses.asdict(spec)
+
+
+def spec_from_dict(data: Mapping[str, Any]) -> Spec:
+    """Inverse of ``spec_to_dict``; keys of later versions are passed over (an old agent may read a new plan)."""
+    return _build(Spec, data)
+
+
+def _build(kind: type[_T], data: Mapping[str, Any]) -> _T:
+    hints = get_type_hints(kind)
+    values: dict[str, Any] = {}
+    for item in dataclasses.fields(kind):  # type: ignore[arg-type]
+        if item.name not in data:
+            continue
+        value, hint = data[item.name], hints[item.name]
+        if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
+            value = _build(hint, value)  # type: ignore[arg-type]
+        elif isinstance(value, list):
+            value = tuple(value)
+        values[item.name] = value
+    return kind(**values)
+
+
+def parse_time_limit(text: str) -> int | None:
+    """Seconds of a Slurm time limit (``90``, ``90:30``, ``1:30:00``, ``2-12``, ``2-12:30:00``); None for UNLIMITED.
+
+    Raises ``ValueError`` otherwise. Source: man sbatch, --time.
+    """
+    value = text.strip()
+    if value.upper() in {"UNLIMITED", "INFINITE"}:
+        return None
+    days, dash, rest = value.rpartition("-")
+    parts = rest.split(":")
+    if not all(p.isascii() and p.isdigit() for p in parts) or len(parts) > 3 or (dash and not days.isdigit()):
+        raise ValueError(f"{text[:40]!r} is not a time limit: write minutes, HH:MM:SS or D-HH:MM:SS")
+    numbers = [int(p) for p in parts]
+    if dash:
+        hours, minutes, seconds = (*numbers, 0, 0)[:3]
+        return int(days) * 86400 + hours * 3600 + minutes * 60 + seconds
+    if len(numbers) == 1:
+        return numbers[0] * 60
+    if len(numbers) == 2:
+        return numbers[0] * 60 + numbers[1]
+    return numbers[0] * 3600 + numbers[1] * 60 + numbers[2]
+
+
+def warning_lead_s(spec: Spec) -> int:
+    """Seconds before the end of the time limit at which the training is asked to save and leave."""
+    if spec.stop.warning_s is not None:
+        return spec.stop.warning_s
+    limit = parse_time_limit(spec.resources.time_limit) if spec.resources.time_limit else None
+    return 300 if limit is None else max(5, min(300, limit // 5))
