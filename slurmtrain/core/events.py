@@ -1,0 +1,213 @@
+"""What happens to a run, as values. A run's state is the fold over its events (``core.run``); nothing else changes it.
+
+Times are seconds since the epoch by the writer's clock: for people, never for ordering. ``attempt`` and ``launch`` are
+-1 where an event belongs to none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened. ``who`` wrote it: ``agent``, ``gate``, ``watcher``, ``user``…"""
+
+    kind: ClassVar[str] = ""
+    at: float
+    who: str
+    attempt: int = -1
+    launch: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCreated(Event):
+    """A person asked for a run; its directory exists."""
+
+    kind: ClassVar[str] = "run_created"
+    name: str
+    user: str
+    uid: int
+    host: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted(Event):
+    """Slurm accepted a job of this run."""
+
+    kind: ClassVar[str] = "submitted"
+    submission: int
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmissionUncertain(Event):
+    """The reply was lost: a job of this submission may exist or not. Its gate makes either harmless."""
+
+    kind: ClassVar[str] = "submission_uncertain"
+    submission: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSeen(Event):
+    """What Slurm says of the run's job; written when it changed."""
+
+    kind: ClassVar[str] = "job_seen"
+    job_id: str
+    restart_count: int
+    state: str
+    reason: str = ""
+    nodes: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptStarted(Event):
+    """The gate let an execution of the job in."""
+
+    kind: ClassVar[str] = "attempt_started"
+    job_id: str
+    restart_count: int
+    host: str
+    nodes: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchStarted(Event):
+    """The training processes were started."""
+
+    kind: ClassVar[str] = "launch_started"
+    resume_from: str | None = None
+    progress: int | None = None  # newest step known before it
+    log_file: str = ""  # relative to the run directory
+    log_offset: int = 0  # bytes; where this launch's output begins
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopSent(Event):
+    """The training was asked to save and leave."""
+
+    kind: ClassVar[str] = "stop_sent"
+    reason: str
+    deadline: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchEnded(Event):
+    """The training processes are gone."""
+
+    kind: ClassVar[str] = "launch_ended"
+    exit_code: int
+    signal: int | None = None
+    duration_s: float = 0.0
+    stop_reason: str | None = None
+    progress: int | None = None
+    done: bool = False  # the training said that it has finished
+    rank_exits: tuple[Mapping[str, Any], ...] = ()
+    log_end: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosed(Event):
+    """Why a launch or an attempt ended."""
+
+    kind: ClassVar[str] = "diagnosed"
+    diagnosis: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided(Event):
+    """What is to be done about it."""
+
+    kind: ClassVar[str] = "decided"
+    decision: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acted(Event):
+    """A decision was carried out, or could not be."""
+
+    kind: ClassVar[str] = "acted"
+    action: str
+    accepted: bool
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptEnded(Event):
+    """How Slurm says that an execution ended."""
+
+    kind: ClassVar[str] = "attempt_ended"
+    job_id: str
+    state: str
+    reason: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
+    cancelled_by: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRequested(Event):
+    """A person asked for the run to stop."""
+
+    kind: ClassVar[str] = "stop_requested"
+    by: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Released(Event):
+    """A person let a held run go on."""
+
+    kind: ClassVar[str] = "released"
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownEvent(Event):
+    """Written by a later version; kept for people, without effect."""
+
+    kind: ClassVar[str] = "unknown"
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+KINDS: Mapping[str, type[Event]] = {
+    kind.kind: kind
+    for kind in (
+        RunCreated,
+        Submitted,
+        SubmissionUncertain,
+        JobSeen,
+        AttemptStarted,
+        LaunchStarted,
+        StopSent,
+        LaunchEnded,
+        Diagnosed,
+        Decided,
+        Acted,
+        AttemptEnded,
+        StopRequested,
+        Released,
+    )
+}
+
+
+def event_to_dict(event: Event) -> dict[str, Any]:
+    """Plain JSON values, ``kind`` first."""
+    return {"kind": event.kind, **dataclasses.asdict(event)}
+
+
+def event_from_dict(data: Mapping[str, Any]) -> Event:
+    """Inverse of ``event_to_dict``. Raises ``ValueError`` or ``TypeError`` for what is no event at all."""
+    kind = KINDS.get(str(data.get("kind")))
+    if kind is None:
+        return UnknownEvent(at=float(data["at"]), who=str(data.get("who", "")), data=dict(data))
+    names = {item.name for item in dataclasses.fields(kind)}
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items() if key in names}
+    event = kind(**values)
+    if not isinstance(event.attempt, int) or not isinstance(event.launch, int):
+        raise TypeError("attempt and launch are whole numbers")
+    return event

@@ -1,0 +1,192 @@
+"""Where things lie in a store and in a run directory. The only place that knows the layout."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slurmtrain.core.spec import Spec, spec_from_dict
+from slurmtrain.errors import NotFoundError, StoreError
+from slurmtrain.store.publish import publish_once, read_json, to_json
+
+RUN_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
+_ATTEMPT = re.compile(r"[0-9]{3,6}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """One run's directory. Properties name files; methods that read say so."""
+
+    path: Path
+
+    @property
+    def run_id(self) -> str:
+        return self.path.name
+
+    @property
+    def spec(self) -> Path:
+        return self.path / "spec.yaml"
+
+    @property
+    def plan(self) -> Path:
+        return self.path / "plan.json"
+
+    @property
+    def rules(self) -> Path:
+        return self.path / "rules.json"
+
+    @property
+    def batch_script(self) -> Path:
+        return self.path / "job.sbatch"
+
+    @property
+    def launch_script(self) -> Path:
+        return self.path / "launch.sh"
+
+    @property
+    def agent(self) -> Path:
+        return self.path / "agent.pyz"
+
+    @property
+    def journal(self) -> Path:
+        return self.path / "journal"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def attempts(self) -> Path:
+        return self.path / "attempts"
+
+    @property
+    def submissions(self) -> Path:
+        return self.path / "submissions"
+
+    @property
+    def done_file(self) -> Path:
+        """Exists when the training, or we, said that the run has finished."""
+        return self.path / "done"
+
+    @property
+    def stop_file(self) -> Path:
+        """Exists when a person asked the run to stop; a colleague may ``touch`` it."""
+        return self.path / "stop"
+
+    def attempt(self, number: int) -> AttemptDir:
+        return AttemptDir(self.attempts / f"{number:03d}", number)
+
+    def read_attempts(self) -> list[AttemptDir]:
+        """All attempts that were claimed, oldest first."""
+        try:
+            names = [p.name for p in self.attempts.iterdir()]
+        except FileNotFoundError:
+            return []
+        except OSError as exc:
+            raise StoreError(f"cannot list {self.attempts}: {exc.strerror or exc}") from exc
+        return [self.attempt(number) for number in sorted(int(n) for n in names if _ATTEMPT.fullmatch(n))]
+
+    def log_file(self, job_id: str) -> Path:
+        return self.logs / f"train-{job_id}.log"
+
+    def submission(self, number: int) -> Path:
+        return self.submissions / f"{number:03d}.json"
+
+    def read_submissions(self) -> dict[int, str]:
+        """Which job each submission became; a submission whose reply was lost is absent."""
+        found: dict[int, str] = {}
+        number = 0
+        while True:
+            record = read_json(self.submission(number))
+            if record is None:
+                if not self.submission(number).with_suffix(".pending").exists():
+                    return found
+            else:
+                found[number] = str(record.get("job_id", ""))
+            number += 1
+
+    def read_plan(self) -> Plan:
+        """The frozen plan of the run. Raises ``NotFoundError`` where the directory is no run."""
+        data = read_json(self.plan)
+        if data is None or not isinstance(data.get("spec"), dict):
+            raise NotFoundError(f"{self.path} is not a run directory: {self.plan.name} is missing or unreadable")
+        return Plan(str(data.get("run_id", self.run_id)), spec_from_dict(data["spec"]), data)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What was fixed at submission: the spec, and facts about who submitted from where (``data``)."""
+
+    run_id: str
+    spec: Spec
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptDir:
+    """One attempt: who owns it, how it ended, what was decided."""
+
+    path: Path
+    number: int
+
+    @property
+    def owner(self) -> Path:
+        return self.path / "owner.json"
+
+    @property
+    def decision(self) -> Path:
+        return self.path / "decision.json"
+
+    @property
+    def nodes(self) -> Path:
+        return self.path / "nodes"
+
+    @property
+    def stop_file(self) -> Path:
+        """Exists once this attempt's training was asked to save and leave: ``SLURMTRAIN_STOP_FILE``."""
+        return self.path / "stop"
+
+    def launch(self, number: int) -> Path:
+        return self.path / "launches" / str(number)
+
+    def read_owner(self) -> dict[str, Any] | None:
+        return read_json(self.owner)
+
+    def read_decision(self) -> dict[str, Any] | None:
+        return read_json(self.decision)
+
+    def publish_decision(self, decision: dict[str, Any]) -> bool:
+        """Decide, once: True if this call decided, False if somebody had. Raises ``StoreError``: then nobody acts."""
+        return publish_once(self.decision, to_json(decision))
+
+
+def runs_of(store: Path) -> list[RunDir]:
+    """All runs of a store, by name. An absent store has none."""
+    folder = store / "runs"
+    try:
+        return [RunDir(p) for p in sorted(folder.iterdir()) if RUN_ID.fullmatch(p.name) and p.is_dir()]
+    except FileNotFoundError:
+        return []
+    except OSError as exc:
+        raise StoreError(f"cannot list the runs in {folder}: {exc.strerror or exc}") from exc
+
+
+def find_run(store: Path, name: str) -> RunDir:
+    """The run with this id, this unambiguous beginning of one, or this job id. Raises ``NotFoundError``."""
+    runs = runs_of(store)
+    for run in runs:
+        if run.run_id == name:
+            return run
+    if name.isdigit():
+        by_job = [run for run in runs if name in run.read_submissions().values()]
+        if by_job:
+            return by_job[-1]
+    starting = [run for run in runs if run.run_id.startswith(name)] if name else []
+    if len(starting) == 1:
+        return starting[0]
+    if starting:
+        names = ", ".join(run.run_id for run in starting[:5])
+        raise NotFoundError(f"{name!r} fits {len(starting)} runs ({names}…): write more of the name")
+    raise NotFoundError(f"no run {name[:80]!r} in {store}: `slurmtrain status` lists the runs")
