@@ -1,0 +1,73 @@
+"""cluster.json and the shell exports: what other programs need to know about a running cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shlex
+from typing import Any
+
+from minislurm import native, packages, procs
+from minislurm.settings import REPO, TIMERS, Settings
+
+
+def native_facts(settings: Settings) -> dict[str, Any]:
+    """The content of cluster.json for a native cluster."""
+    layout = settings.layout
+    user = pwd.getpwnam(settings.user)
+    records = {name: procs.load_record(layout.run, name) for name in native.daemons(settings)}
+    slurmtrain = layout.venv / "bin" / "slurmtrain"
+    return {
+        "backend": "native",
+        "name": settings.name,
+        "cluster_name": settings.cluster_name,
+        "slurm_version": native.slurm_version(),
+        "slurm_conf": str(layout.slurm_conf),
+        "bin_dir": os.path.dirname(packages.program("squeue") or "/usr/bin/squeue"),
+        "sbin_dir": os.path.dirname(packages.program("slurmctld") or "/usr/sbin/slurmctld"),
+        "nodes": settings.node_names,
+        "cpus_per_node": settings.cpus,
+        "gpus_per_node": settings.gpus,
+        "gpu_type": settings.gpu_type,
+        "memory_mib_per_node": settings.memory_mib,
+        "partitions": ["batch", "graced", "urgent"],
+        "timers": settings.timers,
+        "timer_values": TIMERS[settings.timers],
+        "accounting": settings.accounting,
+        "cgroup": settings.cgroup,
+        "user": {"name": user.pw_name, "uid": user.pw_uid, "gid": user.pw_gid, "home": str(layout.home(user.pw_name))},
+        "store": str(layout.store(user.pw_name)),
+        "shared": str(layout.shared),
+        "dir": str(layout.root),
+        "log_dir": str(layout.log),
+        "venv": str(layout.venv),
+        "slurmtrain": str(slurmtrain) if slurmtrain.exists() else None,
+        "ports": settings.ports,
+        "pids": {name: record.pid for name, record in records.items() if record and record.alive},
+        "mini_slurm": str(REPO / "docker" / "mini-slurm"),
+    }
+
+
+def write_cluster_json(settings: Settings, facts: dict[str, Any]) -> None:
+    """Publish the facts by renaming, readable for everybody."""
+    path = settings.layout.cluster_json
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    temporary.chmod(0o644)
+    temporary.replace(path)
+
+
+def shell_exports(settings: Settings) -> str:
+    """Lines for `eval "$(docker/mini-slurm env)"`."""
+    layout = settings.layout
+    values = {
+        "SLURM_CONF": str(layout.slurm_conf),
+        "MINI_SLURM_DIR": str(layout.root),
+        "MINI_SLURM_JSON": str(layout.cluster_json),
+        "MINI_SLURM_USER": settings.user,
+        "MINI_SLURM_STORE": str(layout.store(settings.user)),
+    }
+    lines = [f"export {key}={shlex.quote(value)}" for key, value in values.items()]
+    lines.append(f'export PATH={shlex.quote(str(layout.venv / "bin"))}:"$PATH"')
+    return "\n".join(lines)

@@ -1,0 +1,367 @@
+"""The native cluster: real daemons of Debian's packages on this machine, below one directory."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import secrets
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+from minislurm import cgroups, confgen, members, packages, ports, procs, users
+from minislurm.errors import MiniSlurmError
+from minislurm.say import elapsed, say, warn
+from minislurm.settings import Settings, load_settings, save_settings
+
+
+class CgroupTrouble(Exception):
+    """slurmd or a first step failed with the chosen cgroup mode."""
+
+
+def daemons(settings: Settings) -> list[str]:
+    """Names of the daemons in the order they start."""
+    database = ["mariadb", "slurmdbd"] if settings.accounting else []
+    return ["munged", *database, "slurmctld", *(f"slurmd-{node}" for node in settings.node_names)]
+
+
+def running(settings: Settings) -> list[str]:
+    """Names of the daemons that are alive."""
+    return [name for name in daemons(settings) if procs.is_running(settings.layout.run, name)]
+
+
+def slurm_env(settings: Settings) -> dict[str, str]:
+    """Environment for root's Slurm commands: this cluster's file and nothing of the caller's Slurm."""
+    return {"PATH": packages.PATH, "SLURM_CONF": str(settings.layout.slurm_conf), "LC_ALL": "C.UTF-8", "HOME": "/root"}
+
+
+def slurm(settings: Settings, *argv: str, timeout_s: float = 15) -> subprocess.CompletedProcess[str]:
+    """Run one of Slurm's commands as root; a command that hangs counts as failed (rc 124)."""
+    try:
+        return subprocess.run(
+            argv, env=slurm_env(settings), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s
+        )
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(argv, 124, "", f"{argv[0]} did not answer within {timeout_s:g} s")
+
+
+def slurm_version() -> str:
+    """The installed Slurm's version, such as 22.05.8."""
+    out = subprocess.run(
+        [packages.require_program("slurmctld", "slurmctld"), "-V"], capture_output=True, text=True, timeout=20
+    ).stdout
+    words = out.split()
+    return words[1] if len(words) > 1 else "0.0"
+
+
+def up(settings: Settings) -> Settings:
+    """Start everything; returns the settings with ports and cgroup mode filled in."""
+    programs = dict(packages.SLURM_PROGRAMS)
+    if settings.accounting:
+        programs |= packages.ACCOUNTING_PROGRAMS
+    packages.ensure(programs)
+    clean_up(settings)
+    base = ports.choose_base(settings.port_base, 4 + settings.nodes, _bases_of_others(settings))
+    mode = cgroups.detect() if settings.cgroup == "auto" else settings.cgroup
+    started = replace(settings, port_base=base, cgroup=mode)
+    try:
+        _start(started)
+    except CgroupTrouble as exc:
+        if settings.cgroup != "auto" or mode == "none":
+            raise MiniSlurmError(f"slurmd did not start with cgroup mode {mode}: {exc}") from exc
+        warn(f"cgroups ({mode}) do not work here ({exc}); going on without them.")
+        clean_up(started)
+        started = replace(started, cgroup="none")
+        _start(started)
+    if started.cgroup == "none":
+        warn("no usable cgroups: proctrack/linuxproc, so signals reach grandchildren and memory limits kill nothing.")
+    return started
+
+
+def _bases_of_others(settings: Settings) -> set[int]:
+    own = Path(settings.directory)
+    others = [load_settings(path) for path in own.parent.glob("*") if path != own and path.is_dir()]
+    return {other.port_base for other in others if other}
+
+
+def _start(settings: Settings) -> None:
+    user = _make_tree(settings)
+    _write_config(settings)
+    save_settings(settings)
+    _start_munged(settings)
+    if settings.accounting:
+        _start_database(settings)
+    _start_slurmctld(settings)
+    for node in settings.node_names:
+        start_node(settings, node)
+    _wait_for_nodes(settings)
+    if settings.accounting:
+        _register_user(settings, user)
+    if settings.cgroup != "none":
+        _try_step(settings)
+
+
+def _make_tree(settings: Settings) -> pwd.struct_passwd:
+    layout = settings.layout
+    slurm_user = pwd.getpwnam("slurm")
+    layout.root.mkdir(parents=True, exist_ok=True)
+    owners = {layout.state: "slurm", layout.log: "slurm", layout.run: "slurm", layout.munge_socket.parent: "munge"}
+    if settings.accounting:
+        owners[layout.database] = "mysql"
+    for path in (layout.root, layout.etc, layout.spool, layout.devices, layout.shared):
+        path.mkdir(exist_ok=True)
+        path.chmod(0o755)
+    for path, owner in owners.items():
+        path.mkdir(exist_ok=True)
+        shutil.chown(path, owner, owner)
+        path.chmod(0o755)
+    layout.run.chmod(0o1777)  # pid files and sockets of mysql, munge and slurm
+    _make_devices(settings)
+    user = users.ensure_user(settings.user, layout.home(settings.user))
+    users.make_dirs(settings, user, _profile(settings))
+    for node in settings.node_names:
+        (layout.spool / node).mkdir(exist_ok=True)
+    os.chown(layout.spool, slurm_user.pw_uid, slurm_user.pw_gid)
+    return user
+
+
+def _profile(settings: Settings) -> str:
+    layout = settings.layout
+    return f'export SLURM_CONF={layout.slurm_conf}\nexport PATH="{layout.venv}/bin:$PATH"\n'
+
+
+def _make_devices(settings: Settings) -> None:
+    """Character devices that behave like /dev/null; links to it where mknod is not allowed."""
+    for number in range(settings.gpus):
+        path = settings.layout.devices / f"gpu{number}"
+        if path.is_char_device():
+            continue
+        path.unlink(missing_ok=True)
+        try:
+            os.mknod(path, 0o20666, os.makedev(1, 3))
+            path.chmod(0o666)
+            path.open("wb").close()  # a nodev mount makes the node but refuses to open it
+        except OSError:
+            path.unlink(missing_ok=True)
+            path.symlink_to("/dev/null")
+
+
+def _write_config(settings: Settings) -> None:
+    layout = settings.layout
+    secret = layout.etc / "storage.pass"
+    if not secret.exists():
+        secret.touch(mode=0o600)
+        secret.write_text(secrets.token_hex(16), encoding="ascii")
+    all_ports = settings.ports
+    place = confgen.Place(
+        controller="localhost",
+        dbd_host="localhost",
+        storage_host="127.0.0.1",
+        bind_address="127.0.0.1",
+        db_client="127.0.0.1",
+        etc_dir=str(layout.etc),
+        run_dir=str(layout.run),
+        log_dir=str(layout.log),
+        state_dir=str(layout.state),
+        spool_dir=str(layout.spool),
+        db_dir=str(layout.database),
+        device_dir=str(layout.devices),
+        munge_socket=str(layout.munge_socket),
+        node_addresses={node: ("localhost", "127.0.0.1", all_ports[f"slurmd-{node}"]) for node in settings.node_names},
+        slurmctld_port=all_ports["slurmctld"],
+        slurmdbd_port=all_ports["slurmdbd"],
+        mariadb_port=all_ports["mariadb"],
+    )
+    version = tuple(int(part) for part in slurm_version().split(".")[:2])
+    rendered = confgen.render_all(
+        settings, place, cgroup=settings.cgroup, storage_pass=secret.read_text(encoding="ascii"), version=(version[0], version[1])
+    )
+    owners = {"slurmdbd.conf": "slurm", "mariadb.cnf": "mysql", "mariadb-init.sql": "mysql"}
+    for name, text in rendered.items():
+        path = layout.etc / name
+        path.unlink(missing_ok=True)
+        path.touch(mode=0o600)
+        path.write_text(text, encoding="utf-8")
+        if name in owners:
+            shutil.chown(path, owners[name], owners[name])
+        else:
+            path.chmod(0o644)
+
+
+def start_daemon(settings: Settings, name: str) -> None:
+    """Start one daemon by its name (as in `daemons`), without waiting for it."""
+    layout = settings.layout
+    argv, user = _command(settings, name)
+    procs.start_daemon(
+        layout.run, name, argv, env=slurm_env(settings), log=layout.log / f"{name}.out", user=user
+    )
+
+
+def _command(settings: Settings, name: str) -> tuple[list[str], str | None]:
+    """Argument list and account of a daemon in the foreground."""
+    layout = settings.layout
+    if name == "munged":
+        folder = layout.munge_socket.parent
+        argv = ["munged", "--foreground", "--force", f"--socket={layout.munge_socket}", f"--key-file={folder}/munge.key"]
+        argv += [f"--log-file={folder}/munged.log", f"--pid-file={folder}/munged.pid", f"--seed-file={folder}/munged.seed"]
+        return [_path(argv[0]), *argv[1:], "--num-threads=4"], "munge"
+    if name == "mariadb":
+        return [_path("mariadbd"), f"--defaults-file={layout.etc}/mariadb.cnf"], "mysql"
+    if name == "slurmdbd":
+        return [_path("slurmdbd"), "-D"], None
+    if name == "slurmctld":
+        return [_path("slurmctld"), "-D", "-i", "-f", str(layout.slurm_conf)], None
+    return [_path("slurmd"), "-D", "-N", name.removeprefix("slurmd-"), "-f", str(layout.slurm_conf)], None
+
+
+def _path(name: str) -> str:
+    found = packages.program(name)
+    if found is None:
+        raise MiniSlurmError(f"the program {name} is missing; run `up` as root to install its package.")
+    return found
+
+
+def _start_munged(settings: Settings) -> None:
+    layout = settings.layout
+    key = layout.munge_socket.parent / "munge.key"
+    if not key.exists():
+        key.touch(mode=0o400)
+        key.write_bytes(secrets.token_bytes(128))
+        shutil.chown(key, "munge", "munge")
+    start_daemon(settings, "munged")
+    argv = [_path("munge"), "-n", "-S", str(layout.munge_socket)]
+    _wait_for(settings, "munged", lambda: subprocess.run(argv, capture_output=True, timeout=10).returncode == 0, 10)
+
+
+def _start_database(settings: Settings) -> None:
+    layout = settings.layout
+    if not (layout.database / "mysql").is_dir():
+        argv = [_path("mariadb-install-db"), f"--defaults-file={layout.etc}/mariadb.cnf", f"--datadir={layout.database}"]
+        argv += ["--user=mysql", "--skip-test-db", "--auth-root-authentication-method=socket"]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+        if done.returncode != 0:
+            raise MiniSlurmError(f"mariadb-install-db failed: {(done.stderr or done.stdout).strip()[-300:]}")
+    start_daemon(settings, "mariadb")
+    _wait_for(settings, "mariadb", lambda: not ports.is_free(settings.ports["mariadb"]), 60)
+    start_daemon(settings, "slurmdbd")
+    _wait_for(settings, "slurmdbd", lambda: not ports.is_free(settings.ports["slurmdbd"]), 60)
+
+
+def _start_slurmctld(settings: Settings) -> None:
+    start_daemon(settings, "slurmctld")
+    _wait_for(settings, "slurmctld", lambda: "UP" in slurm(settings, "scontrol", "ping", timeout_s=5).stdout, 60)
+
+
+def start_node(settings: Settings, node: str) -> None:
+    """Start a node's slurmd, without waiting for it."""
+    start_daemon(settings, f"slurmd-{node}")
+
+
+def _wait_for(settings: Settings, name: str, ready: object, timeout_s: float) -> None:
+    """Wait for a daemon to answer; one that died or never answers ends `up` with its last words."""
+    assert callable(ready)
+    run_dir = settings.layout.run
+    procs.wait_until(lambda: bool(ready()) or not procs.is_running(run_dir, name), timeout_s, 0.05)
+    if not procs.is_running(run_dir, name) or not ready():
+        raise MiniSlurmError(f"{name} did not start: {last_words(settings, name)}")
+
+
+def last_words(settings: Settings, name: str) -> str:
+    """The last line a daemon wrote that says error or fatal, else its last line, and where to read on."""
+    log = settings.layout.log
+    lines: list[str] = []
+    for path in (log / f"{name}.out", log / f"{name}.log"):
+        if path.exists():
+            lines += path.read_text(encoding="utf-8", errors="replace").splitlines()[-200:]
+    lines = [line.strip() for line in lines if line.strip()]
+    bad = [line for line in lines if "fatal" in line] or [line for line in lines if "rror" in line] or lines
+    return f"{bad[-1][:300] if bad else 'it wrote nothing'} (logs in {log})"
+
+
+def node_states(settings: Settings) -> dict[str, str]:
+    """node -> state as sinfo spells it ('idle', 'mixed', 'down*'); empty when slurmctld is away."""
+    out = slurm(settings, "sinfo", "-h", "-N", "-p", "batch", "-o", "%N %T").stdout
+    return dict(line.split(maxsplit=1) for line in out.splitlines() if len(line.split()) == 2)
+
+
+def nodes_ready(settings: Settings) -> bool:
+    states = node_states(settings)
+    return len(states) == settings.nodes and all(s in ("idle", "mixed", "allocated", "completing") for s in states.values())
+
+
+def _wait_for_nodes(settings: Settings) -> None:
+    names = [f"slurmd-{node}" for node in settings.node_names]
+    run_dir = settings.layout.run
+
+    def dead() -> list[str]:
+        return [name for name in names if not procs.is_running(run_dir, name)]
+
+    procs.wait_until(lambda: bool(dead()) or nodes_ready(settings), 30, 0.1)
+    if gone := dead():
+        words = last_words(settings, gone[0])
+        raise CgroupTrouble(words) if "cgroup" in words else MiniSlurmError(f"{gone[0]} did not start: {words}")
+    if not nodes_ready(settings):
+        raise MiniSlurmError(f"the nodes did not become idle within 30 s: {node_states(settings)} (logs in {settings.layout.log})")
+
+
+def _try_step(settings: Settings) -> None:
+    """One step on the first node, to see that slurmstepd gets along with the cgroups."""
+    argv = ["srun", "-Q", "-w", settings.node_names[0], "-p", "urgent", "-n1", "--immediate=10", "--mem=50", "true"]
+    done = slurm(settings, *argv, timeout_s=20)
+    if done.returncode != 0 and node_states(settings).get(settings.node_names[0]) in ("idle", "drained", "draining"):
+        raise CgroupTrouble(f"a first step failed: {done.stderr.strip()[-200:]}")
+
+
+def _register_user(settings: Settings, user: pwd.struct_passwd) -> None:
+    """An account and the researcher in the accounting database, once."""
+    marker = settings.layout.state / ".registered"
+    if marker.exists():
+        return
+    procs.wait_until(lambda: bool(slurm(settings, "sacctmgr", "-nP", "show", "cluster").stdout.strip()), 15, 0.2)
+    for argv in (("account", "lab", "Description=lab"), ("user", user.pw_name, "Account=lab")):
+        slurm(settings, "sacctmgr", "-i", "add", *argv)
+    marker.touch()
+
+
+def down(settings: Settings, *, cancel: bool = True) -> None:
+    """Cancel jobs, stop every daemon and process of the cluster by identity, clean its cgroups."""
+    if cancel and procs.is_running(settings.layout.run, "slurmctld"):
+        jobs = slurm(settings, "squeue", "-h", "-o", "%A", timeout_s=5).stdout.split()
+        if jobs:
+            slurm(settings, "scancel", *sorted(set(jobs)), timeout_s=10)
+    clean_up(settings)
+
+
+def clean_up(settings: Settings) -> None:
+    """Stop what runs and remove what a crash left: processes, records, cgroups, sockets."""
+    layout = settings.layout
+    recorded = {n: i for n in daemons(settings) if (i := procs.load_record(layout.run, n)) and i.alive}
+    slurmds = [i for n, i in recorded.items() if n.startswith("slurmd-")]
+    procs.stop(slurmds, 3)
+    for name in ("slurmctld", "slurmdbd", "mariadb", "munged"):
+        if name == "slurmdbd":
+            _kill_members(settings, keep={i.pid for i in recorded.values()})
+        if name in recorded:
+            procs.stop([recorded[name]], 10)
+    _kill_members(settings, keep=set())
+    for node in settings.node_names:
+        for directory in cgroups.directories_of(node):
+            cgroups.remove(directory)
+    for path in layout.run.glob("*.proc.json") if layout.run.is_dir() else ():
+        path.unlink(missing_ok=True)
+
+
+def _kill_members(settings: Settings, keep: set[int]) -> None:
+    for _ in range(5):
+        pids = [pid for pid in members.of_cluster(settings) if pid not in keep]
+        found = [identity for pid in pids if (identity := procs.identify(pid))]
+        if not found:
+            return
+        procs.kill_now(found)
+
+
+def report_up(settings: Settings) -> None:
+    """One line about the cluster that runs."""
+    timers = f"timers {settings.timers}, cgroup {settings.cgroup}, accounting {'on' if settings.accounting else 'off'}"
+    say(f"up after {elapsed():.1f} s: Slurm {slurm_version()}, {settings.nodes} nodes, {timers}, in {settings.directory}")

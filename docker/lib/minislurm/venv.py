@@ -1,0 +1,75 @@
+"""The cluster's virtual environment: slurmtrain as users would have it, installed, not editable."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from minislurm import packages
+from minislurm.errors import MiniSlurmError
+from minislurm.say import say, warn
+from minislurm.settings import REPO
+
+SOURCES = ("pyproject.toml", "README.md", "LICENSE", "src", "slurmtrain", "templates", "plugins")
+
+
+def source_hash(repo: Path, extra: str) -> str:
+    """A digest over everything the wheel is built from."""
+    digest = hashlib.sha256(f"{sys.version}{extra}".encode())
+    for name in SOURCES:
+        top = repo / name
+        files = sorted(p for p in top.rglob("*") if p.is_file()) if top.is_dir() else [top]
+        for path in files:
+            if path.is_file() and "__pycache__" not in path.parts:
+                digest.update(str(path.relative_to(repo)).encode())
+                digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def ensure(venv: Path, extras: str = "") -> None:
+    """Make `venv` and install the checkout into it, if its sources changed since the last time."""
+    if not (REPO / "pyproject.toml").exists():
+        warn("the checkout has no pyproject.toml yet; the cluster starts without slurmtrain.")
+        return
+    stamp = venv / ".slurmtrain-sources"
+    wanted = source_hash(REPO, extras)
+    if stamp.exists() and stamp.read_text(encoding="ascii") == wanted:
+        return
+    say(f"installing slurmtrain into {venv} ...")
+    create(venv)
+    pip_install(venv, [f"{REPO}{extras}"])
+    stamp.write_text(wanted, encoding="ascii")
+
+
+def create(venv: Path, python: str = "/usr/bin/python3") -> None:
+    """A virtual environment with pip; Debian splits its module off into python3-venv."""
+    if (venv / "bin" / "pip").exists():
+        return
+    if python == "/usr/bin/python3" and not _has_ensurepip(python):
+        packages.install(["python3-venv"])
+    _run([python, "-m", "venv", "--clear", str(venv)], f"the virtual environment {venv}")
+
+
+def _has_ensurepip(python: str) -> bool:
+    return subprocess.run([python, "-c", "import ensurepip"], capture_output=True, timeout=60).returncode == 0
+
+
+def pip_install(venv: Path, what: list[str]) -> None:
+    """pip install into a virtual environment, from the index that the caller's environment names."""
+    argv = [str(venv / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", "--upgrade", *what]
+    _run(argv, " ".join(what))
+
+
+def _run(argv: list[str], what: str) -> None:
+    env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
+    old = os.umask(0o022)  # other users run what is installed here
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, env=env, timeout=1800, cwd="/")
+    finally:
+        os.umask(old)
+    if done.returncode != 0:
+        lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+        raise MiniSlurmError(f"{what} could not be installed: {lines[-1] if lines else 'no message'}")
