@@ -139,11 +139,16 @@ def up(args: argparse.Namespace) -> Settings:
         if args.fresh:
             _forget(before or wanted)
         settings = native.up(wanted)
-    if not args.no_venv:
-        venv.ensure(settings.layout.venv)
-    describe.write_cluster_json(settings, describe.native_facts(settings))
     native.report_up(settings)
+    _finish(args, settings)
     return settings
+
+
+def _finish(args: argparse.Namespace, settings: Settings) -> None:
+    """cluster.json first: the cluster is usable even if slurmtrain cannot be installed yet."""
+    describe.write_cluster_json(settings, describe.native_facts(settings))
+    if not args.no_venv and venv.ensure(settings.layout.venv):
+        describe.write_cluster_json(settings, describe.native_facts(settings))
 
 
 def _already_running(args: argparse.Namespace, before: Settings, wanted: Settings) -> Settings:
@@ -153,10 +158,8 @@ def _already_running(args: argparse.Namespace, before: Settings, wanted: Setting
             raise MiniSlurmError(
                 f"already running in {before.directory} with --{option} {getattr(before, key)}; run `down` first to change it."
             )
-    if not args.no_venv:
-        venv.ensure(before.layout.venv)
-    describe.write_cluster_json(before, describe.native_facts(before))
     say(f"already running in {before.directory}")
+    _finish(args, before)
     return before
 
 

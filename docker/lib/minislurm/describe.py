@@ -63,7 +63,6 @@ def shell_exports(settings: Settings) -> str:
     layout = settings.layout
     values = {
         "SLURM_CONF": str(layout.slurm_conf),
-        "MINI_SLURM_DIR": str(layout.root),
         "MINI_SLURM_JSON": str(layout.cluster_json),
         "MINI_SLURM_USER": settings.user,
         "MINI_SLURM_STORE": str(layout.store(settings.user)),

@@ -29,19 +29,20 @@ def source_hash(repo: Path, extra: str) -> str:
     return digest.hexdigest()
 
 
-def ensure(venv: Path, extras: str = "") -> None:
-    """Make `venv` and install the checkout into it, if its sources changed since the last time."""
+def ensure(venv: Path, extras: str = "") -> bool:
+    """Make `venv` and install the checkout into it, if its sources changed; whether that was done."""
     if not (REPO / "pyproject.toml").exists():
         warn("the checkout has no pyproject.toml yet; the cluster starts without slurmtrain.")
-        return
+        return False
     stamp = venv / ".slurmtrain-sources"
     wanted = source_hash(REPO, extras)
     if stamp.exists() and stamp.read_text(encoding="ascii") == wanted:
-        return
+        return False
     say(f"installing slurmtrain into {venv} ...")
     create(venv)
     pip_install(venv, [f"{REPO}{extras}"])
     stamp.write_text(wanted, encoding="ascii")
+    return True
 
 
 def create(venv: Path, python: str = "/usr/bin/python3") -> None:
@@ -71,5 +72,13 @@ def _run(argv: list[str], what: str) -> None:
     finally:
         os.umask(old)
     if done.returncode != 0:
-        lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-        raise MiniSlurmError(f"{what} could not be installed: {lines[-1] if lines else 'no message'}")
+        raise MiniSlurmError(f"{what} could not be installed: {_reason(done.stderr + done.stdout)}")
+
+
+def _reason(output: str) -> str:
+    """pip's own last lines are hints; the cause is the last line that names an error."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    for mark in ("Error: ", "ERROR: ", "error: "):
+        if found := [line for line in lines if mark in line]:
+            return found[-1]
+    return lines[-1] if lines else "no message"
