@@ -206,8 +206,12 @@ def event_from_dict(data: Mapping[str, Any]) -> Event:
     if kind is None:
         return UnknownEvent(at=float(data["at"]), who=str(data.get("who", "")), data=dict(data))
     names = {item.name for item in dataclasses.fields(kind)}
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items() if key in names}
-    event = kind(**values)
+    values: dict[str, Any] = {key: _frozen(value) for key, value in data.items() if key in names}
+    event: Event = kind(**values)
     if not isinstance(event.attempt, int) or not isinstance(event.launch, int):
         raise TypeError("attempt and launch are whole numbers")
     return event
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

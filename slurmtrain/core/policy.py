@@ -1,0 +1,190 @@
+"""The ladder: what to do about a launch or an attempt that ended. Restart in place → requeue → hold for a person.
+
+A cause names its first rung. The same cause twice in a row without progress climbs one rung at once. Ceilings and
+budgets bound every rung; preemption and the time limit use none, because they are no failures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from slurmtrain.core.causes import CAUSES, Cause
+from slurmtrain.core.decision import Action, Budget, Decision, RunState
+from slurmtrain.core.run import Attempt, Launch, Run
+from slurmtrain.core.spec import Retry
+
+DO_NOT_RETRY = 93  # a training that exits with this asks not to be tried again
+CONTINUES = frozenset({"time_limit", "preempted", "drain", "maintenance"})  # stops after which the run goes on
+MIN_SUSPICION = 0.5  # below it a node stays in
+
+_IN_PLACE, _REQUEUE, _HOLD, _STOP = range(4)
+_RUNG_OF_ACTION = {Action.RESTART_IN_PLACE: _IN_PLACE, Action.REQUEUE: _REQUEUE}
+_FIRST_RUNG = {"in_place": _IN_PLACE, "rollback": _IN_PLACE, "requeue": _REQUEUE, "requeue_exclude": _REQUEUE}
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a launch ended (or an attempt, where nobody saw the launch end), and what was found about it.
+
+    ``script_alive`` says whether the batch script is still there to restart in place. ``suspects`` are
+    (node, confidence) pairs.
+    """
+
+    cause: str
+    sentence: str
+    exit_code: int | None
+    script_alive: bool
+    stop_reason: str | None = None
+    done: bool = False
+    suspects: tuple[tuple[str, float], ...] = ()
+    node: str | None = None
+    action: str | None = None  # what the diagnosis advises, where it overrides the cause's default
+    outcome: str | None = None  # of a rule of the user's: FailJob, Ignore, Count
+    resumed_from: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One failed launch or attempt of the past."""
+
+    cause: str
+    node: str | None
+    progressed: bool
+    rung: int | None
+
+
+def decide(run: Run, ending: Ending, retry: Retry) -> Decision:
+    """The decision about the newest launch of ``run``, whose end is ``ending``."""
+    settled = _decide_without_ladder(run, ending, retry)
+    return settled if settled is not None else _climb(run, ending, retry)
+
+
+def _decide_without_ladder(run: Run, ending: Ending, retry: Retry) -> Decision | None:
+    if ending.done:
+        return Decision(Action.COMPLETE, RunState.COMPLETED, "no_failure", "the training said that it has finished")
+    if ending.stop_reason == "user":
+        return Decision(Action.STOP, RunState.STOPPED, "user_cancelled", "a person asked the run to stop")
+    if ending.cause == "user_cancelled":
+        return Decision(Action.LEAVE, RunState.STOPPED, "user_cancelled", ending.sentence or "the job was cancelled")
+    reason = ending.stop_reason if ending.stop_reason in CONTINUES else ending.cause
+    if reason in CONTINUES:
+        return _continue(run, reason, retry)
+    if ending.exit_code == 0 and ending.stop_reason is None:
+        return Decision(Action.COMPLETE, RunState.COMPLETED, "no_failure", "every rank ended with exit code 0")
+    if ending.exit_code == DO_NOT_RETRY:
+        return _stop(ending, f"the training exited with {DO_NOT_RETRY}: do not try again")
+    if ending.outcome == "FailJob":
+        return _stop(ending, f"a rule of yours ends the run: {ending.sentence}")
+    return None
+
+
+def _continue(run: Run, reason: str, retry: Retry) -> Decision:
+    state = RunState.PREEMPTED if reason == "preempted" else RunState.PENDING
+    words = {
+        "time_limit": "the time limit came: goes on from its checkpoint",
+        "preempted": "Slurm gave the nodes to another job: goes on from its checkpoint",
+    }
+    if len(run.attempts) >= retry.attempts:
+        return Decision(Action.HOLD, RunState.HELD, reason, f"{len(run.attempts)} attempts are as many as it may have")
+    return Decision(Action.REQUEUE, state, reason, words.get(reason, f"{reason}: goes on elsewhere"))
+
+
+def _climb(run: Run, ending: Ending, retry: Retry) -> Decision:
+    cause = CAUSES.get(ending.cause, CAUSES["unknown"])
+    if cause.first_rung == "stop" or ending.action == "stop":
+        return _stop(ending, f"{ending.sentence or cause.summary}: no retry can cure this")
+    if cause.first_rung == "rollback" and not ending.resumed_from and cause.name == "checkpoint_corrupt":
+        return _stop(ending, f"{ending.sentence or cause.summary}, and there is no checkpoint of ours to go back from")
+    past = list(failures(run))
+    rung, why = _rung(run, ending, cause, past, retry)
+    budget: Budget = "none" if ending.outcome == "Ignore" else "infrastructure" if cause.infrastructure else "program"
+    if rung == _REQUEUE:
+        rung, why = _within_budget(run, budget, retry, why)
+    if rung == _STOP:
+        return _stop(ending, f"{ending.sentence}; retries are switched off")
+    if rung == _HOLD:
+        return Decision(Action.HOLD, RunState.HELD, cause.name, f"{ending.sentence}; {why}", budget)
+    return Decision(
+        action=Action.RESTART_IN_PLACE if rung == _IN_PLACE else Action.REQUEUE,
+        state=RunState.RUNNING if rung == _IN_PLACE else RunState.PENDING,
+        cause=cause.name,
+        reason=f"{ending.sentence}; {why}",
+        budget=budget,
+        exclude=_nodes_to_avoid(ending, cause, past, retry) if rung == _REQUEUE else (),
+        delay_s=retry.delay_s if any(f.cause == cause.name for f in past[:-1]) else 0,
+        rollback=cause.first_rung == "rollback" and ending.resumed_from is not None,
+    )
+
+
+def _rung(run: Run, ending: Ending, cause: Cause, past: list[Failure], retry: Retry) -> tuple[int, str]:
+    rung, why = _FIRST_RUNG.get(cause.first_rung, _IN_PLACE), "a retry may help"
+    current, before = (past[-1], past[-2]) if len(past) > 1 else (None, None)
+    if current and before and current.cause == before.cause and not current.progressed and before.rung is not None:
+        rung, why = max(rung, before.rung + 1), "the same again without progress"
+    if rung == _IN_PLACE:
+        restarts = sum(1 for launch in _launches_of_last_attempt(run) if launch.decision is not None)
+        if restarts >= retry.in_place:
+            rung, why = _REQUEUE, f"{restarts} restarts in place are as many as one attempt may have"
+        elif not ending.script_alive:
+            rung, why = _REQUEUE, "the allocation is gone"
+    return rung, why
+
+
+def _within_budget(run: Run, budget: Budget, retry: Retry, why: str) -> tuple[int, str]:
+    used = sum(
+        1 for a in run.attempts if a.decision and a.decision.action is Action.REQUEUE and a.decision.budget == budget
+    )
+    allowed = {"program": retry.requeues, "infrastructure": retry.infrastructure}.get(budget)
+    if len(run.attempts) >= retry.attempts:
+        return _HOLD, f"{len(run.attempts)} attempts are as many as it may have"
+    if allowed is not None and used >= allowed:
+        if allowed == 0 and retry.in_place == 0:
+            return _STOP, "retries are switched off"
+        return _HOLD, f"{used} requeues are as many as a failure of this kind may have"
+    return _REQUEUE, why
+
+
+def _nodes_to_avoid(ending: Ending, cause: Cause, past: list[Failure], retry: Retry) -> tuple[str, ...]:
+    if not retry.exclude_nodes:
+        return ()
+    suspects = [node for node, confidence in ending.suspects if confidence >= MIN_SUSPICION]
+    repeated = len(past) > 1 and past[-2].cause == cause.name and past[-2].node == ending.node
+    if ending.node and repeated and ending.node not in suspects:
+        suspects.append(ending.node)  # twice the same on one node: try another before a person is asked
+    return tuple(dict.fromkeys(suspects))
+
+
+def failures(run: Run) -> Iterator[Failure]:
+    """Failed launches, and attempts that failed without a launch that told why, oldest first."""
+    for attempt in run.attempts:
+        for launch in attempt.launches:
+            failure = _failure_of_launch(attempt, launch)
+            if failure is not None:
+                yield failure
+        if attempt.diagnosis is not None:
+            yield _failure(attempt.diagnosis, progressed=False, decision=attempt.decision)
+
+
+def _failure_of_launch(attempt: Attempt, launch: Launch) -> Failure | None:
+    if launch.diagnosis is None or (launch.ended is not None and launch.ended.stop_reason is not None):
+        return None
+    last = launch is attempt.launches[-1]
+    before = launch.started.progress if launch.started else None
+    after = launch.ended.progress if launch.ended else None
+    progressed = after is not None and (before is None or after > before)
+    return _failure(launch.diagnosis, progressed, launch.decision or (attempt.decision if last else None))
+
+
+def _failure(diagnosis: object, progressed: bool, decision: Decision | None) -> Failure:
+    get = diagnosis.get if isinstance(diagnosis, dict) else (lambda _key, default=None: default)
+    rung = _RUNG_OF_ACTION.get(decision.action) if decision else None
+    return Failure(str(get("cause", "unknown")), get("node"), progressed, rung)
+
+
+def _launches_of_last_attempt(run: Run) -> tuple[Launch, ...]:
+    return run.attempts[-1].launches if run.attempts else ()
+
+
+def _stop(ending: Ending, reason: str) -> Decision:
+    return Decision(Action.STOP, RunState.FAILED, ending.cause, reason)
