@@ -1,0 +1,1 @@
+"""From facts and findings to one cause: selection, blame and wording. Pure."""

@@ -1,0 +1,75 @@
+"""What Slurm, the node and the training helper say about how a launch ended, beside the log's text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class RankExit:
+    """How one task ended, as srun printed it; `order` counts such lines in time, the smallest ended first."""
+
+    rank: int | None
+    node: str | None
+    exit_code: int | None
+    signal: int | None
+    order: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything known beside the log; every field has a default that means "not known".
+
+    `state` is Slurm's base word (``FAILED``); ``cancelled_by`` is the uid of sacct's ``CANCELLED by 1000``.
+    `exit_code` and `signal` are the two halves of Slurm's ``ExitCode``, `derived_exit_code` the first half of
+    ``DerivedExitCode``. `stop_sent` is the reason of a stop that we asked for ourselves: ``time_limit``, ``preempted``,
+    ``user``, ``hang`` or ``shutdown``. `step_states` are the words of the step rows. Times are in seconds.
+    """
+
+    state: str | None = None
+    reason: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
+    derived_exit_code: int | None = None
+    derived_signal: int | None = None
+    elapsed_s: float | None = None
+    time_limit_s: float | None = None
+    last_output_age_s: float | None = None
+    failed_nodes: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    nnodes: int | None = None
+    oom_kill_events: int | None = None
+    rank_exits: tuple[RankExit, ...] = ()
+    rank_nodes: Mapping[int, str] | None = None
+    local_world_size: int | None = None
+    step_states: tuple[str, ...] = ()
+    stop_sent: str | None = None
+    cancelled_by: str | None = None
+    allocated_gpus: int | None = None
+    visible_gpus: int | None = None
+    restarts: int | None = None
+    step_progress: int | None = None
+    target_step: int | None = None
+    newest_checkpoint_step: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready copy."""
+        data = asdict(self)
+        data["rank_nodes"] = dict(self.rank_nodes) if self.rank_nodes is not None else None
+        return data
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Facts:
+        """The inverse of `to_dict`; unknown keys are ignored, so that an older reader takes a newer record."""
+        known = {field.name for field in fields(cls)}
+        values = {key: value for key, value in data.items() if key in known}
+        for key in ("failed_nodes", "nodes", "step_states"):
+            if key in values:
+                values[key] = tuple(values[key])
+        if "rank_exits" in values:
+            values["rank_exits"] = tuple(RankExit(**item) for item in values["rank_exits"])
+        if values.get("rank_nodes") is not None:
+            values["rank_nodes"] = {int(rank): node for rank, node in values["rank_nodes"].items()}
+        return cls(**values)

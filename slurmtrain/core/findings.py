@@ -1,0 +1,72 @@
+"""What one pass over one log saw: bounded, plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class Finding:
+    """One rule that matched, with where and how often; repeats within one episode are counted, not kept.
+
+    `kind` is the rule's: ``cause`` (may be the first cause), ``victim`` (a consequence of something else, or alone),
+    ``launcher`` (a summary without a cause), ``start`` and ``end`` of a launch, ``stop`` (Slurm or a person ended it),
+    ``notice``. `progress` and `rank_progress` are the number of lines that showed progress before it, overall and of
+    the same rank. `time` is in seconds on a scale that is only good for comparing lines of one run.
+    """
+
+    rule: str
+    cause: str | None
+    kind: str
+    weight: int
+    line: int
+    text: str
+    rank: int | None = None
+    node: str | None = None
+    time: float | None = None
+    segment: int = 0
+    progress: int = 0
+    rank_progress: int = 0
+    count: int = 1
+    last_line: int = 0
+    last_progress: int = 0
+    handled: bool = False
+    own: bool = False
+    outcome: str | None = None
+    values: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Findings:
+    """All that is kept of one log.
+
+    `lines` counts the lines read, `progress` and `rank_progress` the lines that showed progress after the first finding (enough of
+    them to tell a survived error from a fatal one, not all). `segments` are the lines where a launch began by our own
+    mark. `tail` holds the last lines, numbered. `end_time` is the time of the last output line and `stop_time` that of
+    Slurm's cancel line. `nan_run` counts the loss values at the end that are not finite.
+    """
+
+    name: str
+    lines: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    progress: int = 0
+    rank_progress: dict[int, int] = field(default_factory=dict)
+    segments: list[int] = field(default_factory=list)
+    tail: list[tuple[int, str]] = field(default_factory=list)
+    hosts: set[str] = field(default_factory=set)
+    max_rank: int = -1
+    max_local_rank: int = -1
+    file_rank: int | None = None
+    start_time: float | None = None
+    end_time: float | None = None
+    stop_time: float | None = None
+    nan_run: int = 0
+    truncated: bool = False
+    restart_line: int | None = None
+    finished: int = 0
+
+    def notes(self) -> dict[str, Any]:
+        """Counters for tests and the benchmark."""
+        return {"lines": self.lines, "findings": len(self.findings), "progress": self.progress}

@@ -1,0 +1,1 @@
+"""The closed failure taxonomy, as data, split by family."""
