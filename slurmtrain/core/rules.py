@@ -15,7 +15,10 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """Stop on a value in the log: `pattern` has one group with a number, the last `times` values satisfy `op` `value`."""
+    """Stop on a value in the log.
+
+    `pattern` has one group with a number; the rule matches when the last `times` values satisfy `op` `value`.
+    """
 
     pattern: str
     op: str
@@ -27,14 +30,14 @@ class Metric:
 class Rule:
     """One rule. All conditions that are given must hold.
 
-    `pattern` is searched in one line without its prefix (rank label, time stamp, colour); with `exceptions` the line must raise one of
-    these Python exception names and `pattern` is searched in its message. `near` must be found in the lines just before
-    (the same rank's, if the rank is known), `unless` must not be found in the line or those before. `literals` are the lower-case
-    strings of which every matching line has at least one: the quick filter.
+    `pattern` is searched in one line without its prefix (rank label, time stamp, colour); with `exceptions` the line
+    must raise one of these Python exception names and `pattern` is searched in its message. `near` must be found in the
+    lines just before (the same rank's, if the rank is known), `unless` must not be found in the line or those before.
+    `literals` are the lower-case strings of which every matching line has at least one: the quick filter.
 
-    `weight` (0 to 100) is how much nearer to the root this evidence is than other evidence; `victim_of` names causes or families
-    that, found anywhere in the same launch, explain this one. `exit_code`, `signal`, `state`, `reason` and `node` are conditions on
-    Slurm's facts. `outcome` is what a user's or a site's rule decides whatever the cause.
+    `weight` (0 to 100) is how much nearer to the root this evidence is than other evidence; `victim_of` names causes or
+    families that, found anywhere in the same launch, explain this one. `exit_code`, `signal`, `state`, `reason` and
+    `node` are conditions on Slurm's facts. `outcome` is what a user's or a site's rule decides whatever the cause.
     """
 
     id: str
@@ -87,7 +90,10 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class RuleSet:
-    """Rules in order of precedence: users' and sites' first. The order decides between `own` rules; weights decide between the rest."""
+    """Rules in order of precedence, users' and sites' first.
+
+    The order decides between `own` rules; weights decide between the rest.
+    """
 
     rules: tuple[Rule, ...] = ()
     sources: tuple[str, ...] = field(default_factory=tuple)

@@ -29,9 +29,9 @@ class Suspect:
 class Diagnosis:
     """One cause of the taxonomy for one launch.
 
-    `retryable` and `action` are the cause's defaults unless the evidence changes them. `outcome` is the answer of a user's or
-    site's rule (``FailJob``, ``Ignore``, ``Count``), None without one. `rule` is the rule that matched, None when Slurm's
-    facts alone decided. `line` is 1-based in `file`.
+    `retryable` and `action` are the cause's defaults unless the evidence changes them. `outcome` is the answer of a
+    user's or site's rule (``FailJob``, ``Ignore``, ``Count``), None without one. `rule` is the rule that matched, None
+    when Slurm's facts alone decided. `line` is 1-based in `file`.
     """
 
     cause: str
