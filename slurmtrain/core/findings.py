@@ -43,8 +43,8 @@ class Findings:
     """All that is kept of one log.
 
     `lines` counts the lines read, `progress` and `rank_progress` the lines that showed progress after a finding (enough
-    of them to tell a survived error from a fatal one, not all). `segments` are the lines where a launch began by our own
-    mark. `tail` holds the last lines, numbered. `end_time` is the time of the last output line and `stop_time` that of
+    of them to tell a survived error from a fatal one, not all). `segments` are the lines where a launch began by our
+    own mark. `tail` holds the last lines, numbered. `end_time` is the time of the last output line and `stop_time` that of
     Slurm's cancel line. `nan_run` counts the loss values at the end that are not finite.
     """
 

@@ -75,9 +75,10 @@ class Rule:
     def from_dict(cls, data: Mapping[str, Any]) -> Rule:
         """The inverse of `to_dict`; unknown keys are ignored, so that an older agent takes a newer pack."""
         known = {item.name for item in fields(cls)}
-        values = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in data.items() if key in known
-        }
+        values: dict[str, Any] = {}
+        for key, value in data.items():
+            if key in known:
+                values[key] = tuple(value) if isinstance(value, list) else value
         if values.get("metric") is not None:
             values["metric"] = Metric(**values["metric"])
         return cls(**values)
