@@ -22,20 +22,21 @@ class JobRecord:
     restart_count: int = 0
     nodes: str = ""  # Slurm's node list expression, "" while pending
     node_count: int = 0
-    exit_code: int | None = None  # exit code of the batch script, None while it has not ended
-    signal: int | None = None
+    exit_code: int | None = None  # exit code of the batch script; None until the state is an ended one
+    signal: int | None = None  # the signal that ended the batch script, None without one
     submit_time: datetime | None = None
-    begin_time: datetime | None = None  # earliest start (eligible time)
+    begin_time: datetime | None = None  # earliest start (eligible time); None while held or waiting for a dependency
     start_time: datetime | None = None  # a forecast while the job is pending
-    end_time: datetime | None = None
+    end_time: datetime | None = None  # while running: when the time limit (or a preemption's grace) ends it
     preempt_time: datetime | None = None  # set while a preemption's grace time runs
     time_limit: timedelta | None = None  # None: no limit
-    excluded_nodes: str = ""
     required_nodes: str = ""
     partition: str = ""
     priority: int | None = None
     dependency: str = ""
     raw_job_id: int | None = None  # Slurm's own number of an array task or het component
+    user_id: int | None = None
+    requeue: bool = True  # Slurm may requeue it (``--requeue``); without it even ``scontrol requeue`` is refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +48,18 @@ class StepRecord:
     exit_code: int | None
     signal: int | None
     nodes: str = ""
+    start_time: datetime | None = None
+    end_time: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AccountingRecord:
-    """One execution of a job in the accounting database: a requeued job has one for each execution."""
+    """One execution of a job in the accounting database: a requeued job has one for each execution.
+
+    A row can be seen half written (FAILED with exit code 0 for a moment): believe an end after a second look. Up to
+    25.05 sacct shows exit code 137 as signal 9. An execution that was cancelled while its requeue was completing keeps
+    its REQUEUED row and gets no CANCELLED one.
+    """
 
     job_id: JobId
     state: JobState
@@ -66,6 +74,7 @@ class AccountingRecord:
     time_limit: timedelta | None
     cancelled_by: int | None = None  # uid of who cancelled, where accounting says it
     steps: tuple[StepRecord, ...] = ()
+    raw_job_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +91,9 @@ class NodeRecord:
 class Snapshot:
     """One look at the controller: all jobs asked for. A job that is missing here was not seen, nothing more."""
 
-    taken_at: datetime
+    taken_at: datetime  # just before Slurm was asked
     jobs: Mapping[JobId, JobRecord] = field(default_factory=dict)
+    latency: timedelta = timedelta(0)  # how long the answer took: Slurm's rate limiting shows in nothing else
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +102,7 @@ class Capabilities:
 
     version: tuple[int, int]  # (22, 5)
     accounting: bool
-    min_job_age: timedelta
+    min_job_age: timedelta  # how long slurmctld keeps an ended job; zero: for ever
     kill_wait: timedelta
     requeue_delay: timedelta  # how long Slurm makes a requeued job wait (cred_expire + 1 s, or requeue_delay)
     job_requeue: bool  # slurm.conf JobRequeue
@@ -106,13 +116,22 @@ class SlurmClient(Protocol):
     """One cluster.
 
     Every call raises ``SlurmUnavailableError`` when Slurm did not answer (nothing is known then, and an act may or may
-    not have happened), ``SlurmRefusedError`` when it said no for good, ``JobNotFoundError`` when it does not know the job.
+    not have happened), ``SlurmRefusedError`` when it said no for good, ``JobNotFoundError`` when it knows no such job.
     """
 
     def submit(
-        self, script: Path, *, options: Sequence[str] = (), cwd: Path | None = None, env: Mapping[str, str] | None = None
+        self,
+        script: Path,
+        *,
+        options: Sequence[str] = (),
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> JobId:
-        """Hand a batch script over; the job's id. ``SlurmBusyError`` where a later try may be taken."""
+        """Hand a batch script over; the job's id. ``SlurmBusyError`` where a later try may be taken.
+
+        ``env`` is added to the environment that the job inherits. ``SBATCH_*`` and ``SLURM_*`` variables never have a
+        say. ``SlurmUnavailableError`` leaves open whether the job exists: sbatch may give up on a job that then runs.
+        """
         ...
 
     def check_submit(self, script: Path, *, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> str:
@@ -120,7 +139,11 @@ class SlurmClient(Protocol):
         ...
 
     def observe(self, job_ids: Collection[JobId] | None = None) -> Snapshot:
-        """All jobs of this user (or only these) with one query. Ended jobs are in it as long as slurmctld keeps them."""
+        """All jobs of this user (or only these) with one query. Ended jobs are in it as long as slurmctld keeps them.
+
+        Array tasks are keyed ``123_4``, the leader of a het job ``123``, its other components ``123+1``…; asking for
+        ``123`` gives every task and component.
+        """
         ...
 
     def history(self, job_ids: Collection[JobId], *, since: datetime | None = None) -> list[AccountingRecord]:
@@ -128,29 +151,47 @@ class SlurmClient(Protocol):
         ...
 
     def requeue(self, job_id: JobId, *, only_running: bool) -> None:
-        """Put a job back into the queue. With ``only_running`` Slurm refuses a job that has ended or was cancelled."""
+        """Put a job back into the queue. Returns also when it is back there already.
+
+        With ``only_running`` slurmctld itself, under its lock, leaves a job alone that is not RUNNING or SUSPENDED
+        (ended, cancelled, pending), and **says so to nobody**: the call returns as if it had worked. So look afterwards
+        (``observe``: a higher ``restart_count``). Without it an ended or cancelled job that slurmctld still knows is
+        revived. ``SlurmRefusedError``: the job was submitted without ``--requeue``, or is no batch job.
+        """
         ...
 
     def update_pending(
         self, job_id: JobId, *, start_after: timedelta | None = None, exclude: str | None = None
     ) -> None:
-        """Change when a requeued or pending job may start (from now on) and which nodes it must avoid."""
+        """Change when a requeued or pending job may start (from now on) and which nodes it must avoid.
+
+        ``exclude`` replaces the job's list (join it with ``excluded_nodes``); ``""`` empties it. Works while the
+        requeued job is still COMPLETING. ``SlurmRefusedError`` when the job runs or has ended.
+        """
         ...
 
-    def hold(self, job_id: JobId) -> None: ...
+    def excluded_nodes(self, job_id: JobId) -> str:
+        """The node list that this job avoids now, ``""`` for none."""
+        ...
 
-    def release(self, job_id: JobId) -> None: ...
+    def hold(self, job_id: JobId) -> None:
+        """Keep a pending job from starting; its owner can release it, whoever holds it."""
+        ...
+
+    def release(self, job_id: JobId) -> None:
+        """Let a held job go. Slurm refuses its owner after ``JobHoldMaxRequeue`` and after an administrator's hold."""
+        ...
 
     def cancel(self, job_id: JobId) -> None:
         """Cancel; a job that has ended or is unknown is no error."""
         ...
 
     def signal_step(self, job_id: JobId, step: int | str, signal_name: str) -> None:
-        """Send a signal (``KILL``, ``USR2``) to the tasks of one step."""
+        """Send a signal (``KILL``, ``USR2``) to the tasks of one step; ``JobNotFoundError`` when it is gone."""
         ...
 
     def steps(self, job_id: JobId) -> list[str]:
-        """Names of the steps that slurmctld says are running (``0``, ``1``, ``batch``, …)."""
+        """Names of the steps that slurmctld says are running (``0``, ``1``, ``batch``, …); none for an unknown job."""
         ...
 
     def nodes(self, expression: str = "") -> list[NodeRecord]:
