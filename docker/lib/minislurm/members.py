@@ -34,6 +34,21 @@ def of_cluster(settings: Settings) -> dict[int, str]:
             found[pid] = _node_of_daemon(pid, settings)
         elif (environ := procs.environ_of(pid)).get("SLURM_CONF") == conf and "SLURM_JOB_ID" in environ:
             found[pid] = environ.get("SLURMD_NODENAME", "")
+    return _with_descendants(found)
+
+
+def _with_descendants(found: dict[int, str]) -> dict[int, str]:
+    """Add the children of slurmstepd and of job processes: a job may have emptied its environment."""
+    nodes = {pid: node for pid, node in found.items() if node}
+    parents = {pid: procs.parent_of(pid) for pid in procs.all_pids()}
+    for pid in parents:
+        chain: list[int] = []
+        at: int | None = pid
+        while at and at > 1 and at not in nodes and len(chain) < 64:
+            chain.append(at)
+            at = parents.get(at)
+        if at in nodes:
+            found.update((link, nodes[at]) for link in chain)
     return found
 
 

@@ -307,7 +307,9 @@ def _wait_for_nodes(settings: Settings) -> None:
 
 def _try_step(settings: Settings) -> None:
     """One step on the first node, to see that slurmstepd gets along with the cgroups."""
-    argv = ["srun", "-Q", "-w", settings.node_names[0], "-p", "urgent", "-n1", "--immediate=10", "--mem=50", "true"]
+    slurm(settings, "scancel", "-u", "root", "-n", "mini-slurm-probe")  # of an `up` that was killed
+    argv = ["srun", "-Q", "-J", "mini-slurm-probe", "-w", settings.node_names[0], "-p", "urgent", "-n1", "--mem=50"]
+    argv += ["--immediate=10", "true"]
     done = slurm(settings, *argv, timeout_s=20)
     if done.returncode != 0 and node_states(settings).get(settings.node_names[0]) in ("idle", "drained", "draining"):
         raise CgroupTrouble(f"a first step failed: {done.stderr.strip()[-200:]}")

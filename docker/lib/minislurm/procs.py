@@ -50,6 +50,15 @@ def start_time(pid: int) -> int | None:
     return None if rest[0] in "ZX" else int(rest[19])
 
 
+def parent_of(pid: int) -> int | None:
+    """Parent of a process; None if it is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    return int(stat.rpartition(")")[2].split()[1])
+
+
 def identify(pid: int) -> Identity | None:
     """The identity of a live process."""
     start = start_time(pid)
