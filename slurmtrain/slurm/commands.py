@@ -111,3 +111,12 @@ def build_cancel(job_id: JobId) -> list[str]:
 
 def build_signal_step(job_id: JobId, step: int | str, signal_name: str) -> list[str]:
     return ["scancel", "-s", signal_name, f"{job_id}.{step}"]
+
+
+def build_companion_srun(node_count: int, command: Sequence[str]) -> list[str]:
+    """One small task on each node of the job, beside the training (``--overlap``) and never in its way.
+
+    A companion that dies ends nobody (``--kill-on-bad-exit=0``), and none waits for another (``--wait=0``).
+    """
+    size = ["-N", str(node_count), "-n", str(node_count), "--ntasks-per-node=1", "--cpus-per-task=1", "--mem=0"]
+    return ["srun", "--overlap", *size, "--kill-on-bad-exit=0", "--wait=0", "--job-name=companion", *command]

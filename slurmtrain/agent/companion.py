@@ -1,0 +1,111 @@
+"""The companion: one small step per attempt, one process on each node, beside the training.
+
+It reports its node, keeps a heartbeat, and hands the stop signal to the rank processes by pid: when the agent asks
+for it (USR2 through srun), and when Slurm itself tells the steps to end (TERM: preemption, time limit, cancel), which
+a rank behind a ``bash -c`` or torchrun would never hear of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+
+from slurmtrain.agent.job import JobContext, read_job_context
+from slurmtrain.agent.processes import find_launch_processes, send_stop_signal, signal_number, start_ticks
+from slurmtrain.errors import StoreError
+from slurmtrain.store.publish import replace, to_json
+from slurmtrain.store.rundir import AttemptDir
+
+HEARTBEAT_S = 60.0
+_TICK_S = 1.0
+_LINGER_S = 20.0  # after TERM, at most this long for the ranks to be gone
+
+
+class Companion:
+    """One node's companion."""
+
+    def __init__(self, job: JobContext, attempt: AttemptDir, env: Mapping[str, str]) -> None:
+        self._job = job
+        self._attempt = attempt
+        self._node = env.get("SLURMD_NODENAME") or socket.gethostname()
+        self._raw_job_id = env["SLURM_JOB_ID"]
+        self._step = env.get("SLURM_STEP_ID", "")
+        self._signal = signal_number(job.plan.spec.stop.signal)
+        self._agent = _AgentProcess(env, self._node)
+        self._stop_wanted = False
+        self._terminated_at: float | None = None
+        self._woken = False
+
+    def run(self) -> int:
+        """Live until the agent ends us, or until Slurm did and the ranks are gone."""
+        signal.signal(signal.SIGUSR2, self._on_stop)
+        signal.signal(signal.SIGTERM, self._on_term)
+        self._report("here")
+        beat = time.monotonic()
+        delivered: set[int] = set()
+        while True:
+            if self._stop_wanted:
+                delivered |= self._deliver(delivered)
+            if self._terminated_at is not None and self._may_leave(self._terminated_at):
+                self._report("left")
+                return 0
+            if time.monotonic() - beat >= HEARTBEAT_S:
+                beat = time.monotonic()
+                self._report("here")
+            if not self._woken:
+                time.sleep(_TICK_S)
+            self._woken = False
+
+    def _deliver(self, already: set[int]) -> set[int]:
+        """Each process hears the signal once, also one that starts to listen only now."""
+        if self._signal is None:
+            return set()
+        waiting = [p for p in find_launch_processes(self._raw_job_id) if p.pid not in already]
+        return set(send_stop_signal(waiting, self._signal))
+
+    def _may_leave(self, terminated_at: float) -> bool:
+        late = time.monotonic() - terminated_at > _LINGER_S
+        return late or not find_launch_processes(self._raw_job_id)
+
+    def _on_stop(self, _number: int, _frame: FrameType | None) -> None:
+        self._stop_wanted = self._woken = True
+
+    def _on_term(self, _number: int, _frame: FrameType | None) -> None:
+        self._stop_wanted = self._woken = True
+        if self._terminated_at is None:
+            self._terminated_at = time.monotonic()
+            self._agent.tell()
+
+    def _report(self, status: str) -> None:
+        record = {"node": self._node, "pid": os.getpid(), "step": self._step, "status": status, "at": time.time()}
+        with contextlib.suppress(StoreError):  # a full store must not end the companion
+            replace(self._attempt.nodes / f"{self._node}.json", to_json(record))
+
+
+class _AgentProcess:
+    """The agent, if it runs on this node: USR1 tells it that Slurm ended the steps."""
+
+    def __init__(self, env: Mapping[str, str], node: str) -> None:
+        pid, _, host = env.get("SLURMTRAIN_AGENT", "").partition("@")
+        self._pid = int(pid) if pid.isdigit() and host == node else None
+        self._started = start_ticks(self._pid) if self._pid else None
+
+    def tell(self) -> None:
+        if self._pid and self._started is not None and start_ticks(self._pid) == self._started:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self._pid, signal.SIGUSR1)
+
+
+def run_companion(run_dir: Path, attempt: int, env: Mapping[str, str]) -> int:
+    """Entry point of the step's task."""
+    job = read_job_context(run_dir, env)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    sys.stdin.close()
+    return Companion(job, job.run.attempt(attempt), env).run()

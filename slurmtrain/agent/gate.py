@@ -1,0 +1,165 @@
+"""The gate: what happens before any GPU work.
+
+An attempt is let in once. A job that came back although the run has ended, a second job of one submission, and a run
+that a person stopped leave with exit code 0. Where Slurm requeued by itself (preemption, node failure), nobody decided
+about the attempt before: the gate does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from slurmtrain.agent.job import JobContext
+from slurmtrain.core.decision import Action, Decision, RunState, decision_from_dict, decision_to_dict
+from slurmtrain.core.events import AttemptStarted, Decided, Event, StopRequested
+from slurmtrain.core.run import Run, fold
+from slurmtrain.errors import StoreError
+from slurmtrain.ops.requeued import judge_requeued_attempt
+from slurmtrain.slurm.client import SlurmClient
+from slurmtrain.store.journal import JournalWriter, read_journal
+from slurmtrain.store.publish import publish_once, read_json, to_json
+from slurmtrain.store.rundir import AttemptDir
+
+_MAX_ATTEMPTS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The attempt may train. ``recovered`` says that an agent of this very batch script had begun it and died."""
+
+    attempt: AttemptDir
+    recovered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TurnedAway:
+    """Nothing to do here; the reason is a sentence for the job's log."""
+
+    reason: str
+    exit_code: int = 0
+
+
+def pass_gate(job: JobContext, slurm: SlurmClient, journal: JournalWriter) -> Admitted | TurnedAway:
+    """Raises ``StoreError`` where the claim cannot be written: then nobody decides inside this job."""
+    if job.run.done_file.exists():
+        return TurnedAway("the run has finished; Slurm started it again, which is not needed")
+    if not _claim_submission(job):
+        return TurnedAway("another job of this submission trains already: this one is superfluous and ends itself")
+    mine = _find_mine(job)
+    if mine is not None:
+        return _recover(job, mine)
+    before = job.run.read_attempts()
+    refused = _settle_previous(job, before[-1], slurm, journal) if before else None
+    if refused is not None:
+        return TurnedAway(refused)
+    attempt = _claim_attempt(job)
+    journal.append(
+        AttemptStarted(
+            at=time.time(),
+            who="gate",
+            attempt=attempt.number,
+            job_id=str(job.job_id),
+            restart_count=job.restart_count,
+            host=job.host,
+            nodes=job.nodes,
+        ),
+        sync=True,
+    )
+    if job.run.stop_file.exists():
+        return _stop_before_launch(job, attempt, journal)
+    return Admitted(attempt, recovered=False)
+
+
+def _claim_submission(job: JobContext) -> bool:
+    """The first job of a submission owns it: a submission whose reply was lost may have made two."""
+    path = job.run.submission(job.submission)
+    record = {"job_id": str(job.job_id.base), "claimed_by": "gate", "at": time.time()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if publish_once(path, to_json(record)):
+        return True
+    owner = read_json(path) or {}
+    return str(owner.get("job_id", "")) == str(job.job_id.base)
+
+
+def _find_mine(job: JobContext) -> AttemptDir | None:
+    wanted = job.owner_record()
+    for attempt in reversed(job.run.read_attempts()):
+        owner = attempt.read_owner()
+        if owner is not None and all(owner.get(key) == value for key, value in wanted.items()):
+            return attempt
+    return None
+
+
+def _recover(job: JobContext, attempt: AttemptDir) -> Admitted | TurnedAway:
+    if attempt.read_decision() is not None:
+        return TurnedAway("this attempt was decided before its agent died: the watcher carries it out", exit_code=1)
+    return Admitted(attempt, recovered=True)
+
+
+def _settle_previous(job: JobContext, previous: AttemptDir, slurm: SlurmClient, journal: JournalWriter) -> str | None:
+    """See that the attempt before is decided; a sentence where that decision keeps this attempt out."""
+    decision = previous.read_decision()
+    if decision is None:
+        judged = judge_requeued_attempt(job.run, job.plan.spec, previous, slurm)
+        if previous.publish_decision({**decision_to_dict(judged.decision), "decided_by": "gate", "at": time.time()}):
+            journal.append(*_with_decision(judged.events, judged.decision, previous), sync=True)
+        decision = previous.read_decision() or {}
+    return _keeps_out(decision, fold(read_journal(job.run.journal)))
+
+
+def _with_decision(events: tuple[Event, ...], decision: Decision, attempt: AttemptDir) -> list[Event]:
+    decided = Decided(at=time.time(), who="gate", attempt=attempt.number, decision=decision_to_dict(decision))
+    return [*events, decided]
+
+
+def _keeps_out(record: dict[str, Any], run: Run) -> str | None:
+    try:
+        decision = decision_from_dict(record)
+    except ValueError:
+        return None  # written by a later version: an attempt that trains is better than one that guesses
+    if decision.action in {Action.REQUEUE, Action.RESTART_IN_PLACE}:
+        return None
+    if decision.action is Action.HOLD and run.state is not RunState.HELD:
+        return None  # released since
+    words = {
+        Action.HOLD: "the run is held",
+        Action.COMPLETE: "the run has finished",
+        Action.STOP: "the run was stopped",
+    }
+    what = words.get(decision.action, "the run was left")
+    return f"{what} ({decision.reason}); `slurmtrain restart {run.created.name if run.created else ''}` starts it anew"
+
+
+def _claim_attempt(job: JobContext) -> AttemptDir:
+    """The next free number: ``mkdir`` is atomic everywhere, the owner's record follows at once."""
+    attempts = job.run.read_attempts()
+    number = attempts[-1].number + 1 if attempts else 0
+    job.run.attempts.mkdir(parents=True, exist_ok=True)
+    while number < _MAX_ATTEMPTS:
+        attempt = job.run.attempt(number)
+        try:
+            attempt.path.mkdir()
+        except FileExistsError:
+            number += 1
+            continue
+        except OSError as exc:
+            raise StoreError(f"cannot make {attempt.path}: {exc.strerror or exc}") from exc
+        with contextlib.suppress(OSError):
+            attempt.nodes.mkdir()
+        publish_once(attempt.owner, to_json({**job.owner_record(), "at": time.time()}))
+        return attempt
+    raise StoreError(f"{job.run.attempts} holds more attempts than a run can have")
+
+
+def _stop_before_launch(job: JobContext, attempt: AttemptDir, journal: JournalWriter) -> TurnedAway:
+    decision = Decision(Action.STOP, RunState.STOPPED, "user_cancelled", "a person asked the run to stop")
+    if attempt.publish_decision({**decision_to_dict(decision), "decided_by": "gate", "at": time.time()}):
+        journal.append(
+            StopRequested(at=time.time(), who="gate", attempt=attempt.number, by=f"the file {job.run.stop_file.name}"),
+            Decided(at=time.time(), who="gate", attempt=attempt.number, decision=decision_to_dict(decision)),
+            sync=True,
+        )
+    return TurnedAway("a person asked the run to stop")

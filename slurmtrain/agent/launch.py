@@ -1,0 +1,121 @@
+"""Starting the training and ending it in bounded steps."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurmtrain.agent.job import JobContext
+from slurmtrain.core.jobid import JobId
+from slurmtrain.errors import SlurmtrainError
+from slurmtrain.slurm.client import SlurmClient
+from slurmtrain.store.checkpoints import checkpoint_dir
+from slurmtrain.store.rundir import AttemptDir
+
+_PORT_BASE, _PORT_SPAN = 20000, 12000  # below Linux's ephemeral ports (32768…)
+_KILL_WAIT_S = 15.0
+
+
+@dataclass
+class LaunchProcess:
+    """A running launch: ``process`` is srun itself, because launch.sh ends in ``exec srun``."""
+
+    number: int
+    process: subprocess.Popen[bytes]
+    log_file: Path
+    log_offset: int
+    started_at: float
+
+    def poll(self) -> int | None:
+        """Exit code (128+n for a signal) once srun is gone."""
+        code = self.process.poll()
+        if code is None:
+            return None
+        return 128 - code if code < 0 else code
+
+    def log_end(self) -> int:
+        return _size(self.log_file)
+
+
+def start_launch(
+    job: JobContext, attempt: AttemptDir, number: int, resume_from: Path | None, env: Mapping[str, str]
+) -> LaunchProcess:
+    """Start ``launch.sh``; its output goes where the batch script's goes: one writer, nothing is overwritten."""
+    with contextlib.suppress(OSError):
+        attempt.launch(number).mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(OSError):
+        checkpoint_dir(job.run.path, job.plan.spec.checkpoint).mkdir(parents=True, exist_ok=True)
+    offset = _size(job.log_file)
+    process = subprocess.Popen(
+        ["/bin/bash", str(job.run.launch_script)],
+        stdin=subprocess.DEVNULL,
+        env=launch_environment(job, attempt, number, resume_from, env),
+        restore_signals=True,
+    )
+    return LaunchProcess(number, process, job.log_file, offset, time.time())
+
+
+def launch_environment(
+    job: JobContext, attempt: AttemptDir, number: int, resume_from: Path | None, env: Mapping[str, str]
+) -> dict[str, str]:
+    """The batch script's environment and what the training may want to know."""
+    values = {
+        "SLURMTRAIN_RUN_ID": job.run.run_id,
+        "SLURMTRAIN_RUN_DIR": str(job.run.path),
+        "SLURMTRAIN_ATTEMPT": str(attempt.number),
+        "SLURMTRAIN_LAUNCH": str(number),
+        "SLURMTRAIN_LAUNCH_KEY": f"{attempt.number}.{number}",
+        "SLURMTRAIN_CHECKPOINT_DIR": str(checkpoint_dir(job.run.path, job.plan.spec.checkpoint)),
+        "SLURMTRAIN_RESUME_FROM": str(resume_from) if resume_from else "",
+        "SLURMTRAIN_HEARTBEAT": str(attempt.launch(number) / "heartbeat"),
+        "SLURMTRAIN_STOP_FILE": str(attempt.stop_file),
+        "SLURMTRAIN_DONE_FILE": str(job.run.done_file),
+        "SLURMTRAIN_PRIMARY_DONE": str(attempt.launch(number) / "primary-done"),
+        "SLURMTRAIN_MASTER_PORT": str(rendezvous_port(job.job_id, attempt.number, number)),
+    }
+    return {**env, **values}
+
+
+def rendezvous_port(job_id: JobId, attempt: int, launch: int) -> int:
+    """A new port for each launch, so that a straggler of the one before cannot join."""
+    task = job_id.array_task or job_id.het_offset or 0
+    return _PORT_BASE + (job_id.base * 131 + task * 17 + attempt * 7 + launch) % _PORT_SPAN
+
+
+def end_launch(launch: LaunchProcess, job_id: JobId, step: str | None, slurm: SlurmClient, grace_s: float) -> int:
+    """End a launch: TERM to the ranks, grace, KILL, then srun itself. Returns its exit code; each step is bounded."""
+    if step is not None:
+        with contextlib.suppress(SlurmtrainError):
+            slurm.signal_step(job_id, step, "TERM")
+        if (code := _wait(launch, grace_s)) is not None:
+            return code
+        with contextlib.suppress(SlurmtrainError):
+            slurm.signal_step(job_id, step, "KILL")
+        if (code := _wait(launch, _KILL_WAIT_S)) is not None:
+            return code
+    for number in (signal.SIGTERM, signal.SIGKILL):  # TERM makes srun kill its tasks at once
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(launch.process.pid, number)
+        if (code := _wait(launch, _KILL_WAIT_S)) is not None:
+            return code
+    return 128 + int(signal.SIGKILL)
+
+
+def _wait(launch: LaunchProcess, seconds: float) -> int | None:
+    deadline = time.monotonic() + seconds
+    while (code := launch.poll()) is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return code
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,57 @@
+"""Entry point of ``agent.pyz``: ``attempt RUN_DIR`` in the batch script, ``companion RUN_DIR N`` in the step beside."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+from pathlib import Path
+
+from slurmtrain.agent.attempt import run_attempt
+from slurmtrain.agent.companion import run_companion
+from slurmtrain.agent.job import read_job_context
+from slurmtrain.agent.say import say
+from slurmtrain.errors import SlurmtrainError
+from slurmtrain.hosts.local import LocalHost
+from slurmtrain.slurm.cli_client import CliSlurmClient
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit code of the process; see the hand-shake in ``templates/train.sbatch.j2``."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if len(arguments) == 2 and arguments[0] == "attempt":
+        return _attempt(Path(arguments[1]))
+    if len(arguments) == 3 and arguments[0] == "companion" and arguments[2].isdigit():
+        return run_companion(Path(arguments[1]), int(arguments[2]), os.environ)
+    say("usage: agent.pyz attempt RUN_DIR | companion RUN_DIR ATTEMPT")
+    return 2
+
+
+def _attempt(run_dir: Path) -> int:
+    env = dict(os.environ)
+    handshake = env.pop("SLURMTRAIN_HANDSHAKE", "")
+    try:
+        job = read_job_context(run_dir, env)
+    except SlurmtrainError as exc:
+        say(f"the agent cannot start: {exc}")
+        return 1
+    _shake(handshake, "started")
+    try:
+        code = run_attempt(job, CliSlurmClient(LocalHost()), env)
+    except Exception:  # noqa: BLE001 - the batch script starts us again; the log keeps what went wrong
+        traceback.print_exc()
+        return 70
+    _shake(handshake, f"exit {code}")
+    return code
+
+
+def _shake(path: str, word: str) -> None:
+    """Tell the batch script how far we are."""
+    if path:
+        with contextlib.suppress(OSError), open(path, "a") as stream:
+            stream.write(word + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""The processes of a launch on this node, found in /proc, and signals to those of them that listen.
+
+Under ``proctrack/cgroup`` a signal sent through Slurm reaches only the direct child of slurmstepd: a ``bash -c``
+wrapper or torchrun, which die of USR2 without saving anything. So a stop signal goes to the processes that catch it,
+by pid.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROC = Path("/proc")
+_MAX_ENVIRON = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process of ours. ``start_ticks`` tells it from a later process with the same pid."""
+
+    pid: int
+    parent: int
+    start_ticks: int
+    caught: int  # bit mask of signals that have a handler
+    launch: str  # "<attempt>.<launch>", the launch it belongs to
+    step: str  # Slurm's step id
+
+
+def find_launch_processes(job_id: str) -> list[Process]:
+    """Processes on this node that belong to a launch of this job and to this user; zombies are left out."""
+    found = []
+    for pid in _pids():
+        launch = _launch_of(pid, job_id)
+        process = _read_process(pid, *launch) if launch else None
+        if process is not None:
+            found.append(process)
+    return found
+
+
+def send_stop_signal(processes: Iterable[Process], number: int) -> list[int]:
+    """Signal those that catch ``number``, the topmost of each family only; the pids that got it.
+
+    Children that inherit a handler (data loader workers) are spared: their parent decides for them.
+    """
+    by_pid = {process.pid: process for process in processes}
+    reached = []
+    for process in by_pid.values():
+        topmost = not any(_catches(ancestor, number) for ancestor in _ancestors(process, by_pid))
+        if _catches(process, number) and topmost and _kill(process, number):
+            reached.append(process.pid)
+    return reached
+
+
+def end_processes(processes: Iterable[Process], number: int) -> None:
+    """Signal all of them, whether they listen or not."""
+    for process in processes:
+        _kill(process, number)
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot; None if it is gone."""
+    fields = _stat_fields(pid)
+    return int(fields[19]) if fields else None
+
+
+def _catches(process: Process, number: int) -> bool:
+    return bool(process.caught >> (number - 1) & 1)
+
+
+def _ancestors(process: Process, by_pid: dict[int, Process]) -> Iterator[Process]:
+    seen = {process.pid}
+    while process.parent in by_pid and process.parent not in seen:
+        process = by_pid[process.parent]
+        seen.add(process.pid)
+        yield process
+
+
+def _kill(process: Process, number: int) -> bool:
+    if start_ticks(process.pid) != process.start_ticks:
+        return False
+    try:
+        os.kill(process.pid, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def _pids() -> Iterator[int]:
+    own = os.getpid()
+    for entry in _PROC.iterdir():
+        if entry.name.isdigit() and int(entry.name) != own:
+            yield int(entry.name)
+
+
+def _launch_of(pid: int, job_id: str) -> tuple[str, str] | None:
+    """Launch key and step id from the environment a process was started with; None for any other process."""
+    try:
+        with open(_PROC / str(pid) / "environ", "rb") as stream:
+            environ = stream.read(_MAX_ENVIRON).split(b"\0")
+    except OSError:
+        return None
+    values = dict(item.split(b"=", 1) for item in environ if b"=" in item)
+    if values.get(b"SLURM_JOB_ID") != job_id.encode() or b"SLURM_PROCID" not in values:
+        return None
+    key, step = values.get(b"SLURMTRAIN_LAUNCH_KEY"), values.get(b"SLURM_STEP_ID")
+    if not key or not step:
+        return None  # the batch script's side: bash, srun itself, the agent
+    return key.decode("ascii", "replace"), step.decode("ascii", "replace")
+
+
+def _read_process(pid: int, launch: str, step: str) -> Process | None:
+    fields = _stat_fields(pid)
+    if not fields or fields[0] in {"Z", "X"}:
+        return None
+    return Process(pid, int(fields[1]), int(fields[19]), _caught_mask(pid), launch, step)
+
+
+def _stat_fields(pid: int) -> list[str]:
+    """Fields of /proc/<pid>/stat from the state on; the name before may hold anything, so it is cut at its last ')'."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_text("utf-8", "replace")
+    except OSError:
+        return []
+    fields = text.rpartition(")")[2].split()
+    return fields if len(fields) > 19 else []
+
+
+def _caught_mask(pid: int) -> int:
+    try:
+        for line in (_PROC / str(pid) / "status").read_text("utf-8", "replace").splitlines():
+            if line.startswith("SigCgt:"):
+                return int(line.split()[1], 16)
+    except (OSError, ValueError, IndexError):
+        return 0
+    return 0
+
+
+def signal_number(name: str) -> int | None:
+    """``USR2`` or ``SIGUSR2`` → its number; None for ``none`` and for what is no signal."""
+    plain = name.upper().removeprefix("SIG")
+    try:
+        return int(signal.Signals[f"SIG{plain}"])
+    except KeyError:
+        return None

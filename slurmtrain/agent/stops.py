@@ -1,0 +1,113 @@
+"""Why and when a running launch must be asked to save and leave.
+
+Four reasons: a person (the run's stop file), the end of the time limit, a preemption in its grace time, and a signal
+that says one of them may have come. Slurm sends its warning up to a minute early, so the clock decides about the
+time limit, not the signal.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from slurmtrain.core.jobid import JobId
+from slurmtrain.core.spec import Spec, parse_time_limit, warning_lead_s
+from slurmtrain.errors import SlurmtrainError
+from slurmtrain.slurm.client import JobRecord, SlurmClient
+from slurmtrain.store.rundir import RunDir
+
+_FILE_INTERVAL_S = 2.0  # between looks at the stop file on shared storage
+_ASK_INTERVAL_S = 3.0  # between questions to Slurm, however many signals arrive
+_MIN_RESERVE_S, _MAX_RESERVE_S = 5.0, 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class StopReason:
+    """``deadline`` is the time (epoch seconds) at which the launch is ended if it has not left by itself."""
+
+    reason: str
+    deadline: float | None
+
+
+class StopWatch:
+    """Looks out for reasons to stop; ``check`` is called at every turn of the launch loop."""
+
+    def __init__(self, run: RunDir, job_id: JobId, spec: Spec, slurm: SlurmClient, record: JobRecord | None) -> None:
+        self._run = run
+        self._job_id = job_id
+        self._spec = spec
+        self._slurm = slurm
+        self._end_time = _end_time(record, spec)
+        self._lead = float(warning_lead_s(spec))
+        self._signalled = False
+        self._next_file_look = 0.0
+        self._next_question = 0.0
+
+    def on_signal(self) -> None:
+        """Something told us to look: Slurm's warning, or TERM to the script or to the steps."""
+        self._signalled = True
+
+    def seconds_to_next_look(self) -> float:
+        """How long the loop may sleep."""
+        if self._signalled:
+            return max(0.05, min(1.0, self._next_question - time.monotonic()))
+        if self._end_time is None:
+            return _FILE_INTERVAL_S
+        return max(0.05, min(_FILE_INTERVAL_S, self._end_time - self._lead - time.time()))
+
+    def check(self) -> StopReason | None:
+        """The reason to stop now, if there is one."""
+        if self._stop_file_exists():
+            return StopReason("user", time.time() + max(self._lead, float(self._spec.stop.grace_s)))
+        if self._signalled and (found := self._ask()) is not None:
+            return found
+        if self._end_time is not None and time.time() >= self._end_time - self._lead:
+            return StopReason("time_limit", self._end_time - _reserve(self._lead))
+        return None
+
+    def is_preempted(self, record: JobRecord | None) -> bool:
+        """Whether the grace time of a preemption runs."""
+        return record is not None and record.preempt_time is not None
+
+    def _stop_file_exists(self) -> bool:
+        now = time.monotonic()
+        if now < self._next_file_look:
+            return False
+        self._next_file_look = now + _FILE_INTERVAL_S
+        return self._run.stop_file.exists()
+
+    def _ask(self) -> StopReason | None:
+        now = time.monotonic()
+        if now < self._next_question:
+            return None
+        self._next_question = now + _ASK_INTERVAL_S
+        self._signalled = False
+        record = look(self._slurm, self._job_id)
+        if record is None:
+            return None
+        if record.end_time is not None:
+            self._end_time = record.end_time.timestamp()  # an administrator may have moved it
+        if self.is_preempted(record):
+            end = self._end_time if self._end_time is not None else time.time() + self._lead
+            return StopReason("preempted", end - _reserve(max(0.0, end - time.time())))
+        return None
+
+
+def look(slurm: SlurmClient, job_id: JobId) -> JobRecord | None:
+    """The job as Slurm has it now; None where Slurm does not answer or does not know it: nothing is known then."""
+    try:
+        return slurm.observe([job_id]).jobs.get(job_id)
+    except SlurmtrainError:
+        return None
+
+
+def _end_time(record: JobRecord | None, spec: Spec) -> float | None:
+    if record is not None and record.end_time is not None:
+        return record.end_time.timestamp()
+    limit = parse_time_limit(spec.resources.time_limit) if spec.resources.time_limit else None
+    return time.time() + limit if limit is not None else None
+
+
+def _reserve(available: float) -> float:
+    """Seconds kept at the end for ending the launch and for the requeue."""
+    return min(_MAX_RESERVE_S, max(_MIN_RESERVE_S, available / 3))

@@ -1,0 +1,34 @@
+"""Sleeping until something happens: a signal, the end of a child, or the time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+
+
+class Wake:
+    """A pipe into which the interpreter writes at every signal that has a handler, SIGCHLD among them."""
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep, at most this long; a signal that came before or comes meanwhile ends it."""
+        with contextlib.suppress(OSError):
+            select.select([self._read], [], [], max(0.0, seconds))
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._read, 4096):
+                pass
+
+    def sleep_fully(self, seconds: float) -> None:
+        """Sleep exactly this long."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(left, 1.0))

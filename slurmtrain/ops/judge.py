@@ -1,0 +1,75 @@
+"""From an end to a decision: read the log, diagnose, ask the ladder. Agent, gate and watcher judge by the same code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurmtrain.core.decision import Decision
+from slurmtrain.core.diagnose import diagnose
+from slurmtrain.core.diagnosis.model import Diagnosis
+from slurmtrain.core.facts import Facts
+from slurmtrain.core.findings import Findings
+from slurmtrain.core.policy import Ending, decide
+from slurmtrain.core.rules import RuleSet
+from slurmtrain.core.run import Run
+from slurmtrain.core.spec import Spec
+from slurmtrain.errors import StoreError
+from slurmtrain.logs.scan import scan_file
+from slurmtrain.store.rundir import RunDir
+
+
+@dataclass(frozen=True, slots=True)
+class LogRange:
+    """The part of a log that one launch wrote, in bytes; ``end`` None reads to the end."""
+
+    path: Path
+    start: int = 0
+    end: int | None = None
+
+
+def load_frozen_rules(run: RunDir) -> RuleSet:
+    """The rules that were frozen at submission. Raises ``StoreError`` where they cannot be read."""
+    try:
+        return RuleSet.from_json(run.rules.read_text("utf-8"))
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        raise StoreError(f"cannot read the rules of the run, {run.rules}: {exc}") from exc
+
+
+def diagnose_log(run: RunDir, facts: Facts, log: LogRange | None) -> Diagnosis:
+    """What happened, from the facts and one launch's output. A log or rules that cannot be read leave the facts."""
+    findings: list[Findings] = []
+    if log is not None:
+        try:
+            findings.append(scan_file(log.path, load_frozen_rules(run), offset=log.start, end=log.end))
+        except (OSError, StoreError):
+            findings = []
+    return diagnose(facts, findings)
+
+
+def decide_ending(
+    run: Run,
+    spec: Spec,
+    diagnosis: Diagnosis,
+    *,
+    exit_code: int | None,
+    script_alive: bool,
+    stop_reason: str | None = None,
+    done: bool = False,
+    resumed_from: str | None = None,
+) -> Decision:
+    """The ladder's answer; ``run`` already holds this end and its diagnosis."""
+    ending = Ending(
+        cause=diagnosis.cause,
+        sentence=diagnosis.sentence,
+        exit_code=exit_code,
+        script_alive=script_alive,
+        stop_reason=stop_reason,
+        done=done,
+        suspects=tuple((suspect.node, suspect.confidence) for suspect in diagnosis.suspects),
+        node=diagnosis.node,
+        action=diagnosis.action,
+        outcome=diagnosis.outcome,
+        resumed_from=resumed_from,
+    )
+    return decide(run, ending, spec.retry)

@@ -1,0 +1,207 @@
+"""Judging an attempt that ended without a decision: Slurm requeued it by itself, or its script died.
+
+What is asked, in this order: how Slurm says the execution ended, what the launch's log says, what the agent had noted.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+
+from slurmtrain.core import events as ev
+from slurmtrain.core.decision import Action, Decision, RunState
+from slurmtrain.core.diagnosis.model import Diagnosis
+from slurmtrain.core.facts import Facts, RankExit
+from slurmtrain.core.jobid import JobId, parse_job_id
+from slurmtrain.core.jobstate import BaseState, StateFlag
+from slurmtrain.core.run import Launch, Run, advance, find_attempt, fold
+from slurmtrain.core.spec import Spec
+from slurmtrain.errors import SlurmtrainError
+from slurmtrain.ops.judge import LogRange, decide_ending, diagnose_log
+from slurmtrain.slurm.client import AccountingRecord, SlurmClient
+from slurmtrain.slurm.srun_messages import parse_rank_exits
+from slurmtrain.store.journal import read_journal
+from slurmtrain.store.rundir import AttemptDir, RunDir
+
+_MAX_LOG_FOR_EXITS = 4 << 20  # bytes from the end of a launch's output in which srun names the ended tasks
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A decision about an attempt and the events that led to it, in order, without the decision itself."""
+
+    decision: Decision
+    events: tuple[ev.Event, ...]
+
+
+def judge_requeued_attempt(run: RunDir, spec: Spec, attempt: AttemptDir, slurm: SlurmClient) -> Judged:
+    """For the gate: the job is here again, so Slurm (or a person) requeued it, whatever else is known.
+
+    Only a program that had failed for good before that keeps the new attempt out.
+    """
+    state = fold(read_journal(run.journal))
+    record = find_execution(run, attempt, slurm)
+    word = _requeue_word(record)
+    ended = _ended_event(attempt, record, word)
+    launch = _last_launch(state, attempt)
+    failed = launch is not None and launch.ended is not None and launch.ended.stop_reason is None
+    if word in {"PREEMPTED", "NODE_FAIL"} or not failed:
+        return _judge_by_word(state, spec, attempt, word, ended)
+    return judge_ended_attempt(run, spec, attempt, record, state)
+
+
+def judge_ended_attempt(
+    run: RunDir, spec: Spec, attempt: AttemptDir, record: AccountingRecord | None, state: Run, word: str | None = None
+) -> Judged:
+    """For an attempt whose script is dead: facts of Slurm and the last launch's log, then the ladder."""
+    launch = _last_launch(state, attempt)
+    ended = _ended_event(attempt, record, word or (str(record.state) if record else ""))
+    facts = _facts(record, ended, launch, _rank_exits(run, attempt, state, launch))
+    diagnosis = diagnose_log(run, facts, launch_log(run, attempt, state, launch))
+    found = ev.Diagnosed(
+        at=time.time(), who=ended.who, attempt=attempt.number, diagnosis=diagnosis.to_dict(), launch=-1
+    )
+    state = advance(advance(state, ended), found)
+    decision = decide_ending(
+        state,
+        spec,
+        diagnosis,
+        exit_code=_exit_code(record, launch),
+        script_alive=False,
+        stop_reason=launch.stop.reason if launch and launch.stop else None,
+        done=run.done_file.exists(),
+        resumed_from=launch.started.resume_from if launch and launch.started else None,
+    )
+    return Judged(decision, (ended, found))
+
+
+def launch_log(run: RunDir, attempt: AttemptDir, state: Run, launch: Launch | None) -> LogRange | None:
+    """The bytes of the job's log that the last launch of an attempt wrote."""
+    owner = attempt.read_owner() or {}
+    path = run.log_file(str(owner.get("job_id", "")))
+    if launch is None or launch.started is None:
+        return LogRange(path) if path.exists() else None
+    end = launch.ended.log_end if launch.ended else _next_offset(state, attempt)
+    return LogRange(path, launch.started.log_offset, end or None)
+
+
+def _next_offset(state: Run, attempt: AttemptDir) -> int | None:
+    """Where the attempt after this one began to write into the same log."""
+    own = (find_attempt(state, attempt.number), find_attempt(state, attempt.number + 1))
+    if own[1] is None or own[0] is None or not own[1].launches or own[1].launches[0].started is None:
+        return None
+    same_job = own[0].started and own[1].started and own[0].started.job_id == own[1].started.job_id
+    return own[1].launches[0].started.log_offset if same_job else None
+
+
+def find_execution(run: RunDir, attempt: AttemptDir, slurm: SlurmClient) -> AccountingRecord | None:
+    """The accounting row of an attempt; None without accounting, or where the row cannot be told."""
+    owner = attempt.read_owner()
+    if owner is None:
+        return None
+    try:
+        job_id: JobId = parse_job_id(str(owner["job_id"]))
+        rows = [row for row in slurm.history([job_id]) if row.job_id == job_id]
+    except (SlurmtrainError, ValueError, KeyError):
+        return None
+    restart = int(owner.get("restart_count", 0))
+    return rows[restart] if restart < len(rows) else None
+
+
+def _requeue_word(record: AccountingRecord | None) -> str:
+    if record is None:
+        return ""
+    if StateFlag.REQUEUED in record.state.flags:
+        return "REQUEUED"
+    return record.state.base.value if record.state.base else ""
+
+
+def _judge_by_word(state: Run, spec: Spec, attempt: AttemptDir, word: str, ended: ev.AttemptEnded) -> Judged:
+    """Slurm took the job out of the training's hands and queued it again: it goes on, whatever the log looks like."""
+    cause = {"PREEMPTED": "preempted", "NODE_FAIL": "node_fail"}.get(word, "preempted")
+    sentences = {
+        "PREEMPTED": "Slurm preempted the job and queued it again",
+        "NODE_FAIL": "Slurm lost a node of the job and queued it again",
+    }
+    sentence = sentences.get(word, "the job was requeued from outside")
+    diagnosis = Diagnosis(cause, "scheduler", True, "requeue", confidence=0.9 if word else 0.5, sentence=sentence)
+    found = ev.Diagnosed(at=time.time(), who="gate", attempt=attempt.number, diagnosis=diagnosis.to_dict())
+    after = advance(advance(state, ended), found)
+    decision = decide_ending(after, spec, diagnosis, exit_code=None, script_alive=False)
+    if decision.action is Action.RESTART_IN_PLACE:  # cannot be: the script is gone
+        decision = Decision(Action.REQUEUE, RunState.PENDING, cause, sentence)
+    return Judged(decision, (ended, found))
+
+
+def _last_launch(state: Run, attempt: AttemptDir) -> Launch | None:
+    known = find_attempt(state, attempt.number)
+    return known.launches[-1] if known and known.launches else None
+
+
+def _ended_event(attempt: AttemptDir, record: AccountingRecord | None, word: str) -> ev.AttemptEnded:
+    owner = attempt.read_owner() or {}
+    return ev.AttemptEnded(
+        at=time.time(),
+        who="gate",
+        attempt=attempt.number,
+        job_id=str(owner.get("job_id", "")),
+        state=word or "UNKNOWN",
+        reason=record.reason if record else "",
+        exit_code=record.exit_code if record else None,
+        signal=record.signal if record else None,
+        cancelled_by=record.cancelled_by if record else None,
+    )
+
+
+def _facts(
+    record: AccountingRecord | None, ended: ev.AttemptEnded, launch: Launch | None, exits: tuple[RankExit, ...]
+) -> Facts:
+    word = ended.state if ended.state in BaseState.__members__ else None
+    if word is None and launch is not None and launch.ended is not None:
+        word = "FAILED" if launch.ended.exit_code else None
+    elapsed = _elapsed(record)
+    launch_code = launch.ended.exit_code if launch and launch.ended else None
+    return Facts(
+        state=word,
+        reason=ended.reason,
+        exit_code=ended.exit_code if ended.exit_code is not None else launch_code,
+        signal=ended.signal,
+        derived_exit_code=record.derived_exit_code if record else None,
+        elapsed_s=elapsed.total_seconds() if elapsed else None,
+        time_limit_s=record.time_limit.total_seconds() if record and record.time_limit else None,
+        step_states=tuple(str(step.state) for step in record.steps) if record else (),
+        rank_exits=exits,
+        stop_sent=launch.stop.reason if launch and launch.stop else None,
+        cancelled_by=str(ended.cancelled_by) if ended.cancelled_by is not None else None,
+    )
+
+
+def _elapsed(record: AccountingRecord | None) -> timedelta | None:
+    if record is None or record.start_time is None or record.end_time is None:
+        return None
+    return record.end_time - record.start_time
+
+
+def _exit_code(record: AccountingRecord | None, launch: Launch | None) -> int | None:
+    if launch is not None and launch.ended is not None:
+        return launch.ended.exit_code
+    return record.exit_code if record else None
+
+
+def _rank_exits(run: RunDir, attempt: AttemptDir, state: Run, launch: Launch | None) -> tuple[RankExit, ...]:
+    log = launch_log(run, attempt, state, launch)
+    return tuple(read_rank_exits(log)) if log else ()
+
+
+def read_rank_exits(log: LogRange) -> list[RankExit]:
+    """What srun said about ended tasks at the end of a launch's output."""
+    try:
+        with log.path.open("rb") as stream:
+            end = log.end if log.end is not None else stream.seek(0, 2)
+            start = max(log.start, end - _MAX_LOG_FOR_EXITS)
+            stream.seek(start)
+            text = stream.read(max(0, end - start)).decode("utf-8", "replace")
+    except OSError:
+        return []
+    return parse_rank_exits(text.splitlines())
