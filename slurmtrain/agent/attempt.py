@@ -83,9 +83,8 @@ class AttemptRunner:
         newest = find_newest(self._job.run.path, self._spec.checkpoint)
         self._resumed_from = newest.path if newest else None
         resume = f", resumes from {newest.path.name}" if newest else ""
-        say(
-            f"=== attempt {self._attempt.number} launch {number} job {self._job.job_id} on {self._job.nodes}{resume} ==="
-        )
+        where = f"job {self._job.job_id} on {self._job.nodes}"
+        say(f"=== attempt {self._attempt.number} launch {number} {where}{resume} ===")
         with contextlib.suppress(OSError):
             self._attempt.stop_file.unlink()
         launch = start_launch(self._job, self._attempt, number, self._resumed_from, self._env)

@@ -7,7 +7,6 @@ about the attempt before: the gate does.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -16,14 +15,12 @@ from slurmtrain.agent.job import JobContext
 from slurmtrain.core.decision import Action, Decision, RunState, decision_from_dict, decision_to_dict
 from slurmtrain.core.events import AttemptStarted, Decided, Event, StopRequested
 from slurmtrain.core.run import Run, fold
-from slurmtrain.errors import StoreError
+from slurmtrain.ops.claim import claim_attempt
 from slurmtrain.ops.requeued import judge_requeued_attempt
 from slurmtrain.slurm.client import SlurmClient
 from slurmtrain.store.journal import JournalWriter, read_journal
 from slurmtrain.store.publish import publish_once, read_json, to_json
 from slurmtrain.store.rundir import AttemptDir
-
-_MAX_ATTEMPTS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +52,7 @@ def pass_gate(job: JobContext, slurm: SlurmClient, journal: JournalWriter) -> Ad
     refused = _settle_previous(job, before[-1], slurm, journal) if before else None
     if refused is not None:
         return TurnedAway(refused)
-    attempt = _claim_attempt(job)
+    attempt = claim_attempt(job.run, job.owner_record())
     journal.append(
         AttemptStarted(
             at=time.time(),
@@ -131,27 +128,6 @@ def _keeps_out(record: dict[str, Any], run: Run) -> str | None:
     }
     what = words.get(decision.action, "the run was left")
     return f"{what} ({decision.reason}); `slurmtrain restart {run.created.name if run.created else ''}` starts it anew"
-
-
-def _claim_attempt(job: JobContext) -> AttemptDir:
-    """The next free number: ``mkdir`` is atomic everywhere, the owner's record follows at once."""
-    attempts = job.run.read_attempts()
-    number = attempts[-1].number + 1 if attempts else 0
-    job.run.attempts.mkdir(parents=True, exist_ok=True)
-    while number < _MAX_ATTEMPTS:
-        attempt = job.run.attempt(number)
-        try:
-            attempt.path.mkdir()
-        except FileExistsError:
-            number += 1
-            continue
-        except OSError as exc:
-            raise StoreError(f"cannot make {attempt.path}: {exc.strerror or exc}") from exc
-        with contextlib.suppress(OSError):
-            attempt.nodes.mkdir()
-        publish_once(attempt.owner, to_json({**job.owner_record(), "at": time.time()}))
-        return attempt
-    raise StoreError(f"{job.run.attempts} holds more attempts than a run can have")
 
 
 def _stop_before_launch(job: JobContext, attempt: AttemptDir, journal: JournalWriter) -> TurnedAway:

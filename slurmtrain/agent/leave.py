@@ -21,6 +21,7 @@ from slurmtrain.core.jobstate import is_running
 from slurmtrain.errors import SlurmtrainError, StoreError
 from slurmtrain.ops.exclude import join_excluded
 from slurmtrain.slurm.client import SlurmClient
+from slurmtrain.store.inbox import drop
 from slurmtrain.store.journal import JournalWriter
 from slurmtrain.store.rundir import AttemptDir
 
@@ -45,6 +46,7 @@ def publish(job: JobContext, attempt: AttemptDir, decision: Decision, launch: in
     )
     with contextlib.suppress(StoreError):
         journal.append(event, sync=True)
+    drop(job.run, f"{attempt.number}-decided")
     return True
 
 

@@ -43,20 +43,27 @@ def judge_requeued_attempt(run: RunDir, spec: Spec, attempt: AttemptDir, slurm: 
     state = fold(read_journal(run.journal))
     record = find_execution(run, attempt, slurm)
     word = _requeue_word(record)
-    ended = _ended_event(attempt, record, word)
+    ended = _ended_event(attempt, record, word, "gate", None)
     launch = _last_launch(state, attempt)
     failed = launch is not None and launch.ended is not None and launch.ended.stop_reason is None
     if word in {"PREEMPTED", "NODE_FAIL"} or not failed:
         return _judge_by_word(state, spec, attempt, word, ended)
-    return judge_ended_attempt(run, spec, attempt, record, state)
+    return judge_ended_attempt(run, spec, attempt, record, state, who="gate")
 
 
 def judge_ended_attempt(
-    run: RunDir, spec: Spec, attempt: AttemptDir, record: AccountingRecord | None, state: Run, word: str | None = None
+    run: RunDir,
+    spec: Spec,
+    attempt: AttemptDir,
+    record: AccountingRecord | None,
+    state: Run,
+    word: str | None = None,
+    exit_code: int | None = None,
+    who: str = "watcher",
 ) -> Judged:
     """For an attempt whose script is dead: facts of Slurm and the last launch's log, then the ladder."""
     launch = _last_launch(state, attempt)
-    ended = _ended_event(attempt, record, word or (str(record.state) if record else ""))
+    ended = _ended_event(attempt, record, word or (str(record.state) if record else ""), who, exit_code)
     facts = _facts(record, ended, launch, _rank_exits(run, attempt, state, launch))
     diagnosis = diagnose_log(run, facts, launch_log(run, attempt, state, launch))
     found = ev.Diagnosed(
@@ -67,7 +74,7 @@ def judge_ended_attempt(
         state,
         spec,
         diagnosis,
-        exit_code=_exit_code(record, launch),
+        exit_code=_exit_code(record, launch, exit_code),
         script_alive=False,
         stop_reason=launch.stop.reason if launch and launch.stop else None,
         done=run.done_file.exists(),
@@ -139,16 +146,18 @@ def _last_launch(state: Run, attempt: AttemptDir) -> Launch | None:
     return known.launches[-1] if known and known.launches else None
 
 
-def _ended_event(attempt: AttemptDir, record: AccountingRecord | None, word: str) -> ev.AttemptEnded:
+def _ended_event(
+    attempt: AttemptDir, record: AccountingRecord | None, word: str, who: str, exit_code: int | None
+) -> ev.AttemptEnded:
     owner = attempt.read_owner() or {}
     return ev.AttemptEnded(
         at=time.time(),
-        who="gate",
+        who=who,
         attempt=attempt.number,
         job_id=str(owner.get("job_id", "")),
         state=word or "UNKNOWN",
         reason=record.reason if record else "",
-        exit_code=record.exit_code if record else None,
+        exit_code=record.exit_code if record else exit_code,
         signal=record.signal if record else None,
         cancelled_by=record.cancelled_by if record else None,
     )
@@ -183,9 +192,11 @@ def _elapsed(record: AccountingRecord | None) -> timedelta | None:
     return record.end_time - record.start_time
 
 
-def _exit_code(record: AccountingRecord | None, launch: Launch | None) -> int | None:
+def _exit_code(record: AccountingRecord | None, launch: Launch | None, seen: int | None) -> int | None:
     if launch is not None and launch.ended is not None:
         return launch.ended.exit_code
+    if seen is not None:
+        return seen
     return record.exit_code if record else None
 
 

@@ -56,10 +56,11 @@ class CliSlurmClient:
         script: Path,
         *,
         options: Sequence[str] = (),
+        arguments: Sequence[str] = (),
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
     ) -> JobId:
-        result = self._sbatch(commands.build_sbatch(script, options), cwd, env)
+        result = self._sbatch(commands.build_sbatch(script, options, arguments), cwd, env)
         job_id = parse.parse_submitted(result.stdout)
         if job_id is not None:  # whatever else it said, the job exists
             return job_id

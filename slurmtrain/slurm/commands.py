@@ -68,8 +68,8 @@ def build_config() -> list[str]:
     return ["scontrol", "show", "config"]
 
 
-def build_sbatch(script: Path, options: Sequence[str] = ()) -> list[str]:
-    return ["sbatch", "--parsable", *options, _operand(script)]
+def build_sbatch(script: Path, options: Sequence[str] = (), arguments: Sequence[str] = ()) -> list[str]:
+    return ["sbatch", "--parsable", *options, _operand(script), *arguments]
 
 
 def build_sbatch_test(script: Path) -> list[str]:

@@ -1,0 +1,94 @@
+"""Carrying out a decision from outside the job: look, act, say what came of it. Repeating it is harmless."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+from slurmtrain.core.decision import Decision
+from slurmtrain.core.events import Acted
+from slurmtrain.core.jobid import JobId
+from slurmtrain.core.jobstate import BaseState, is_terminal
+from slurmtrain.errors import SlurmRefusedError, SlurmtrainError, SlurmUnavailableError
+from slurmtrain.ops.exclude import join_excluded
+from slurmtrain.ops.resubmit import resubmit
+from slurmtrain.slurm.client import JobRecord, SlurmClient
+from slurmtrain.store.journal import JournalWriter
+from slurmtrain.store.rundir import AttemptDir, RunDir
+
+
+def requeue_from_outside(
+    run: RunDir, attempt: AttemptDir, job_id: JobId, decision: Decision, slurm: SlurmClient, journal: JournalWriter
+) -> Acted:
+    """Requeue an ended job, or submit a new one where Slurm no longer knows it.
+
+    Raises ``SlurmUnavailableError``: nothing is known then, and the next look decides again.
+    """
+    record = slurm.observe([job_id]).jobs.get(job_id)
+    if record is None or not _may_requeue(record, attempt):
+        accepted, detail = _resubmit_unless_alive(run, attempt, record, decision, slurm, journal)
+    else:
+        accepted, detail = _requeue(run, attempt, record, decision, slurm, journal)
+    event = Acted(
+        at=time.time(), who="watcher", attempt=attempt.number, action="requeue", accepted=accepted, detail=detail
+    )
+    journal.append(event, sync=True)
+    return event
+
+
+def _may_requeue(record: JobRecord, attempt: AttemptDir) -> bool:
+    """Only the execution that was decided about, and never one that somebody cancelled."""
+    owner = attempt.read_owner() or {}
+    return (
+        is_terminal(record.state, requeue=False)
+        and record.state.base is not BaseState.CANCELLED
+        and record.restart_count == owner.get("restart_count")
+        and record.requeue
+    )
+
+
+def _requeue(
+    run: RunDir,
+    attempt: AttemptDir,
+    record: JobRecord,
+    decision: Decision,
+    slurm: SlurmClient,
+    journal: JournalWriter,
+) -> tuple[bool, str]:
+    try:
+        slurm.requeue(record.job_id, only_running=False)
+    except SlurmUnavailableError:
+        raise
+    except SlurmRefusedError:
+        return _new_job(run, attempt, None, slurm, journal)
+    exclude = join_excluded(slurm, record, decision.exclude)
+    try:
+        slurm.update_pending(record.job_id, start_after=timedelta(seconds=decision.delay_s), exclude=exclude)
+    except SlurmtrainError as exc:
+        return True, f"requeued job {record.job_id}; Slurm's own delay applies ({exc})"
+    return True, f"requeued job {record.job_id}" + (f" without {exclude}" if exclude else "")
+
+
+def _resubmit_unless_alive(
+    run: RunDir,
+    attempt: AttemptDir,
+    record: JobRecord | None,
+    decision: Decision,
+    slurm: SlurmClient,
+    journal: JournalWriter,
+) -> tuple[bool, str]:
+    owner = attempt.read_owner() or {}
+    if record is not None and record.restart_count != owner.get("restart_count"):
+        return True, f"job {record.job_id} is in the queue again already"
+    if record is not None and record.state.base is BaseState.CANCELLED:
+        return False, f"job {record.job_id} was cancelled: nothing is done"
+    if record is not None and not is_terminal(record.state, requeue=False):
+        return False, f"job {record.job_id} is {record.state}: not ended yet"
+    return _new_job(run, attempt, ",".join(decision.exclude) or None, slurm, journal)
+
+
+def _new_job(
+    run: RunDir, attempt: AttemptDir, exclude: str | None, slurm: SlurmClient, journal: JournalWriter
+) -> tuple[bool, str]:
+    job_id = resubmit(run, slurm, journal, "watcher", exclude)
+    return True, f"submitted job {job_id}, because Slurm no longer has the job of attempt {attempt.number}"

@@ -1,0 +1,44 @@
+"""Claiming an attempt: one directory for each execution of a job of the run."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+
+from slurmtrain.errors import StoreError
+from slurmtrain.store.publish import publish_once, to_json
+from slurmtrain.store.rundir import AttemptDir, RunDir
+
+_MAX_ATTEMPTS = 1_000_000
+
+
+def claim_attempt(run: RunDir, owner: Mapping[str, object]) -> AttemptDir:
+    """The next free number: ``mkdir`` is atomic everywhere, the owner's record follows at once."""
+    attempts = run.read_attempts()
+    number = attempts[-1].number + 1 if attempts else 0
+    try:
+        run.attempts.mkdir(parents=True, exist_ok=True)
+        while number < _MAX_ATTEMPTS:
+            attempt = run.attempt(number)
+            try:
+                attempt.path.mkdir()
+            except FileExistsError:
+                number += 1
+                continue
+            with contextlib.suppress(OSError):
+                attempt.nodes.mkdir()
+            publish_once(attempt.owner, to_json({**owner, "at": time.time()}))
+            return attempt
+    except OSError as exc:
+        raise StoreError(f"cannot make an attempt in {run.attempts}: {exc.strerror or exc}") from exc
+    raise StoreError(f"{run.attempts} holds more attempts than a run can have")
+
+
+def find_claimed(run: RunDir, job_id: str, restart_count: int) -> AttemptDir | None:
+    """The attempt of this execution, newest first; None where its gate was never passed."""
+    for attempt in reversed(run.read_attempts()):
+        owner = attempt.read_owner() or {}
+        if str(owner.get("job_id")) == job_id and owner.get("restart_count") == restart_count:
+            return attempt
+    return None

@@ -1,0 +1,105 @@
+"""Whether the newest execution of a run's job is over, and how: from squeue, accounting, or what the job left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slurmtrain.core.jobid import JobId
+from slurmtrain.core.jobstate import BaseState, JobState, StateFlag, is_terminal, parse_job_state
+from slurmtrain.core.run import Run
+from slurmtrain.ops.observe import SETTLED, Observation
+from slurmtrain.slurm.client import AccountingRecord, JobRecord
+from slurmtrain.store.publish import read_json
+from slurmtrain.store.rundir import RunDir
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """One execution that is over."""
+
+    restart_count: int
+    state: JobState
+    exit_code: int | None
+    nodes: str = ""
+    cancelled_by: int | None = None
+    row: AccountingRecord | None = None
+
+
+def find_execution_end(run: RunDir, state: Run, job_id: JobId, observation: Observation) -> Execution | None:
+    """The end of the newest execution; None while it is not certain (then the next look knows more)."""
+    record = observation.jobs.get(job_id)
+    row = observation.last_row(job_id)
+    if record is not None:
+        return _from_squeue(record, row)
+    if row is not None:
+        return _from_accounting(row, observation, job_id)
+    return _from_files(run, state, job_id)
+
+
+def _from_squeue(record: JobRecord, row: AccountingRecord | None) -> Execution:
+    fits = row is not None and row.state.base is record.state.base
+    return Execution(
+        record.restart_count,
+        record.state,
+        record.exit_code,
+        record.nodes,
+        row.cancelled_by if row is not None and fits else None,
+        row if fits else None,
+    )
+
+
+def _from_accounting(row: AccountingRecord, observation: Observation, job_id: JobId) -> Execution | None:
+    """slurmctld has forgotten the job (MinJobAge); accounting has it."""
+    restart = len(observation.history[job_id]) - 1
+    if StateFlag.REQUEUED in row.state.flags or row.state.base in {BaseState.PREEMPTED, BaseState.NODE_FAIL}:
+        return _vanished_on_its_way_back(row, restart, observation)
+    if not is_terminal(row.state, requeue=False) or row.end_time is None:
+        return None
+    if observation.taken_at - row.end_time < SETTLED:
+        return None  # rows can be half written: FAILED with exit code 0 for a moment
+    return Execution(restart, row.state, row.exit_code, row.nodes, row.cancelled_by, row)
+
+
+def _vanished_on_its_way_back(row: AccountingRecord, restart: int, observation: Observation) -> Execution | None:
+    """An execution that was requeued, and the job is gone: it was cancelled while it completed.
+
+    Source: a scancel during the COMPLETING phase of a requeue leaves only the REQUEUED row (22.05 and 26.05).
+    PREEMPTED and NODE_FAIL without a requeue end the job: those executions are judged, not left.
+    """
+    if row.end_time is None or observation.taken_at - row.end_time < SETTLED:
+        return None
+    if StateFlag.REQUEUED in row.state.flags:
+        return Execution(restart + 1, parse_job_state("CANCELLED"), None, "", None, row)
+    return Execution(restart, row.state, row.exit_code, row.nodes, None, row)
+
+
+def _from_files(run: RunDir, state: Run, job_id: JobId) -> Execution | None:
+    """No accounting, and slurmctld has forgotten the job: what the script wrote, and what was seen last."""
+    seen = state.job
+    if seen is not None and seen.job_id == str(job_id):
+        word = parse_job_state(seen.state)
+        if is_terminal(word, requeue=False):
+            return Execution(seen.restart_count, word, None, seen.nodes)
+        if word.base is BaseState.PENDING:  # a waiting job does not vanish: somebody cancelled it
+            return Execution(seen.restart_count, parse_job_state("CANCELLED"), None)
+    last = state.last_attempt
+    if last is None or last.started is None or last.started.job_id != str(job_id):
+        return None
+    code = _exit_code(run, state, job_id, last.started.restart_count)
+    word = parse_job_state("UNKNOWN" if code is None else "COMPLETED" if code == 0 else "FAILED")
+    return Execution(last.started.restart_count, word, code, last.started.nodes)
+
+
+def _exit_code(run: RunDir, state: Run, job_id: JobId, restart_count: int) -> int | None:
+    fallback = read_fallback(run, job_id, restart_count)
+    if fallback is not None:
+        return fallback
+    launch = state.last_launch
+    return launch.ended.exit_code if launch and launch.ended else None
+
+
+def read_fallback(run: RunDir, job_id: JobId, restart_count: int) -> int | None:
+    """Exit code of a training that the batch script ran without the agent, from the record it left."""
+    record = read_json(run.attempts / f"fallback-{job_id}-{restart_count}.json") or {}
+    code = record.get("exit_code")
+    return code if isinstance(code, int) else None

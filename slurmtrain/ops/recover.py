@@ -1,0 +1,259 @@
+"""Looking after one run from outside: what the watcher does with what it saw.
+
+It decides only about executions whose script is dead (the job has ended, or Slurm no longer knows it), and carries out
+what was decided but never confirmed. Everything it finds goes to the journal.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+
+from slurmtrain.core.decision import Action, Decision, RunState, decision_from_dict, decision_to_dict
+from slurmtrain.core.events import Acted, AttemptEnded, AttemptStarted, Decided, Event, JobSeen
+from slurmtrain.core.jobid import JobId
+from slurmtrain.core.jobstate import BaseState, is_terminal, is_waiting
+from slurmtrain.core.run import Run
+from slurmtrain.errors import SlurmtrainError
+from slurmtrain.ops.act import requeue_from_outside
+from slurmtrain.ops.claim import claim_attempt, find_claimed
+from slurmtrain.ops.ended import Execution, find_execution_end
+from slurmtrain.ops.observe import Observation
+from slurmtrain.ops.requeued import judge_ended_attempt
+from slurmtrain.slurm.client import JobRecord, SlurmClient
+from slurmtrain.store.journal import JournalWriter
+from slurmtrain.store.rundir import AttemptDir, Plan, RunDir
+
+_START_SLACK = timedelta(seconds=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Care:
+    """Everything one look at one run needs. ``observe_only`` writes down what is seen and does nothing else."""
+
+    run: RunDir
+    plan: Plan
+    state: Run
+    job_id: JobId
+    observation: Observation
+    slurm: SlurmClient
+    journal: JournalWriter
+    observe_only: bool = False
+
+    @property
+    def record(self) -> JobRecord | None:
+        return self.observation.jobs.get(self.job_id)
+
+
+def look_after(care: Care) -> list[Event]:
+    """Observe, decide, act; the events that were written. Raises ``SlurmUnavailableError`` and ``StoreError``."""
+    written: list[Event] = []
+    seen = _job_seen(care)
+    if seen is not None:
+        care.journal.append(seen)
+        written.append(seen)
+    record = care.record
+    if record is not None and not is_terminal(record.state, requeue=record.requeue):
+        return written + _look_after_living(care, record)
+    execution = find_execution_end(care.run, care.state, care.job_id, care.observation)
+    return written + (_look_after_ended(care, execution) if execution is not None else [])
+
+
+def _job_seen(care: Care) -> JobSeen | None:
+    """An event when Slurm's word changed since the last one."""
+    record = care.record
+    if record is None:
+        return None
+    seen = JobSeen(
+        at=time.time(),
+        who="watcher",
+        attempt=care.state.attempts[-1].number if care.state.attempts else -1,
+        job_id=str(care.job_id),
+        restart_count=record.restart_count,
+        state=str(record.state),
+        reason=record.reason,
+        nodes=record.nodes,
+    )
+    before = care.state.job
+    same = before is not None and (before.job_id, before.restart_count, before.state, before.reason, before.nodes) == (
+        seen.job_id,
+        seen.restart_count,
+        seen.state,
+        seen.reason,
+        seen.nodes,
+    )
+    return None if same else seen
+
+
+# --- jobs that Slurm still has in its hands
+
+
+def _look_after_living(care: Care, record: JobRecord) -> list[Event]:
+    if not is_waiting(record.state) or care.observe_only:
+        return []
+    if care.run.done_file.exists() or (care.state.ended and record.restart_count > 0):
+        return _cancel_needless(care)
+    if _waits_for_slurms_delay(care, record):
+        return _start_now(care, record)
+    return []
+
+
+def _cancel_needless(care: Care) -> list[Event]:
+    """Slurm queued a run again that has ended: from 24.05 on it does so once after a graced preemption."""
+    care.slurm.cancel(care.job_id)
+    event = Acted(
+        at=time.time(), who="watcher", action="cancel", accepted=True, detail="the run has ended; its job waited again"
+    )
+    care.journal.append(event)
+    return [event]
+
+
+def _waits_for_slurms_delay(care: Care, record: JobRecord) -> bool:
+    """The two minutes that Slurm lets a requeued job wait are over for us, once our own delay has passed."""
+    if record.restart_count == 0 or record.reason != "BeginTime" or record.begin_time is None:
+        return False
+    left = record.begin_time - care.observation.taken_at
+    if not _START_SLACK < left <= care.slurm.capabilities().requeue_delay + _START_SLACK:
+        return False
+    last = care.state.last_attempt
+    wanted = last.decision.delay_s if last and last.decision else 0
+    queued_at = record.submit_time or care.observation.taken_at
+    return (care.observation.taken_at - queued_at) >= timedelta(seconds=wanted)
+
+
+def _start_now(care: Care, record: JobRecord) -> list[Event]:
+    try:
+        care.slurm.update_pending(record.job_id, start_after=timedelta(0))
+    except SlurmtrainError as exc:
+        accepted, detail = False, f"the start cannot be moved forward: {exc}"
+    else:
+        accepted, detail = True, "starts now instead of after Slurm's requeue delay"
+    event = Acted(
+        at=time.time(),
+        who="watcher",
+        attempt=care.state.attempts[-1].number if care.state.attempts else -1,
+        action="start_now",
+        accepted=accepted,
+        detail=detail,
+    )
+    care.journal.append(event)
+    return [event]
+
+
+# --- executions that are over
+
+
+def _look_after_ended(care: Care, execution: Execution) -> list[Event]:
+    attempt = find_claimed(care.run, str(care.job_id), execution.restart_count)
+    if attempt is not None and (decided := attempt.read_decision()) is not None:
+        return _finish(care, attempt, execution, decided)
+    if care.observe_only:
+        return []
+    written: list[Event] = []
+    if attempt is None:
+        attempt, started = _claim_for_dead(care, execution)
+        written.append(started)
+    return written + _decide(care, attempt, execution)
+
+
+def _claim_for_dead(care: Care, execution: Execution) -> tuple[AttemptDir, AttemptStarted]:
+    """An execution whose gate was never passed still is an attempt: cancelled in the queue, or no agent could start."""
+    attempt = claim_attempt(
+        care.run,
+        {"job_id": str(care.job_id), "restart_count": execution.restart_count, "host": "", "claimed_by": "watcher"},
+    )
+    started = AttemptStarted(
+        at=time.time(),
+        who="watcher",
+        attempt=attempt.number,
+        job_id=str(care.job_id),
+        restart_count=execution.restart_count,
+        host="",
+        nodes=execution.nodes,
+    )
+    care.journal.append(started)
+    return attempt, started
+
+
+def _decide(care: Care, attempt: AttemptDir, execution: Execution) -> list[Event]:
+    decision, events = _judge(care, attempt, execution)
+    record = {**decision_to_dict(decision), "decided_by": "watcher", "at": time.time()}
+    if not attempt.publish_decision(record):
+        return _finish(care, attempt, execution, attempt.read_decision() or {})
+    decided = Decided(at=time.time(), who="watcher", attempt=attempt.number, decision=decision_to_dict(decision))
+    care.journal.append(*events, decided, sync=True)
+    return [*events, decided, *_carry_out(care, attempt, decision)]
+
+
+def _judge(care: Care, attempt: AttemptDir, execution: Execution) -> tuple[Decision, tuple[Event, ...]]:
+    if execution.state.base is BaseState.CANCELLED:
+        return _cancelled(care, attempt, execution)
+    if execution.state.base is BaseState.DEADLINE:
+        reason = "Slurm gave the job up: it could not end before its deadline"
+        return Decision(Action.STOP, RunState.FAILED, "slurm_request_invalid", reason), ()
+    judged = judge_ended_attempt(
+        care.run, care.plan.spec, attempt, execution.row, care.state, execution.state.word, execution.exit_code
+    )
+    return judged.decision, judged.events
+
+
+def _cancelled(care: Care, attempt: AttemptDir, execution: Execution) -> tuple[Decision, tuple[Event, ...]]:
+    """A cancelled job stays cancelled. By whom, where accounting says it."""
+    by = execution.cancelled_by
+    owner = care.plan.data.get("uid")
+    forced = by is not None and owner is not None and by != owner
+    who = "somebody" if by is None else "its owner" if not forced else f"uid {by}"
+    ended = AttemptEnded(
+        at=time.time(),
+        who="watcher",
+        attempt=attempt.number,
+        job_id=str(care.job_id),
+        state="CANCELLED",
+        exit_code=execution.exit_code,
+        cancelled_by=by,
+    )
+    state = RunState.TERMINATED if forced else RunState.STOPPED
+    return Decision(Action.LEAVE, state, "user_cancelled", f"the job was cancelled by {who}"), (ended,)
+
+
+def _finish(care: Care, attempt: AttemptDir, execution: Execution, record: dict[str, object]) -> list[Event]:
+    """A decision exists: see that the journal has it and that it was carried out."""
+    try:
+        decision = decision_from_dict(record)
+    except ValueError:
+        return []
+    known = next((a for a in care.state.attempts if a.number == attempt.number), None)
+    written: list[Event] = []
+    if known is None or known.decision is None:
+        decided = Decided(
+            at=time.time(),
+            who=str(record.get("decided_by", "agent")),
+            attempt=attempt.number,
+            decision=decision_to_dict(decision),
+        )
+        care.journal.append(decided)
+        written.append(decided)
+    if decision.action is not Action.REQUEUE or care.observe_only:
+        return written
+    if execution.state.base is BaseState.CANCELLED:
+        return written + _cancelled_after_decision(care, attempt, execution)
+    return written + _carry_out(care, attempt, decision)
+
+
+def _cancelled_after_decision(care: Care, attempt: AttemptDir, execution: Execution) -> list[Event]:
+    """The retry was decided, then a person cancelled the job before it came to it: the run is stopped."""
+    if care.state.ended:
+        return []
+    decision, events = _cancelled(care, attempt, execution)
+    decided = Decided(at=time.time(), who="watcher", attempt=attempt.number, decision=decision_to_dict(decision))
+    care.journal.append(*events, decided, sync=True)
+    return [*events, decided]
+
+
+def _carry_out(care: Care, attempt: AttemptDir, decision: Decision) -> list[Event]:
+    if decision.action is not Action.REQUEUE:
+        return []
+    if attempt.number != max((a.number for a in care.run.read_attempts()), default=attempt.number):
+        return []  # a later attempt exists: it was carried out
+    return [requeue_from_outside(care.run, attempt, care.job_id, decision, care.slurm, care.journal)]

@@ -1,0 +1,42 @@
+"""A new job of the same run: where Slurm no longer has the old one, or a person lets a held run go on."""
+
+from __future__ import annotations
+
+import time
+
+from slurmtrain.core.events import Submitted
+from slurmtrain.core.jobid import JobId
+from slurmtrain.errors import StoreError
+from slurmtrain.slurm.client import SlurmClient
+from slurmtrain.store.journal import JournalWriter
+from slurmtrain.store.publish import publish_once, to_json
+from slurmtrain.store.rundir import RunDir
+
+
+def resubmit(run: RunDir, slurm: SlurmClient, journal: JournalWriter, who: str, exclude: str | None = None) -> JobId:
+    """Hand the run's batch script to Slurm once more, as the next submission; the new job's id.
+
+    ``submissions/<n>.pending`` is there before Slurm is asked, so that a lost reply is visible; the number is the
+    script's first argument, and the first job that claims it is the only one that trains.
+    """
+    number = _next_submission(run)
+    options = [f"--exclude={exclude}"] if exclude else []
+    job_id = slurm.submit(run.batch_script, options=options, arguments=[str(number)])
+    publish_once(run.submission(number), to_json({"job_id": str(job_id.base), "claimed_by": who, "at": time.time()}))
+    attempt = max((a.number for a in run.read_attempts()), default=-1)
+    journal.append(
+        Submitted(at=time.time(), who=who, attempt=attempt, submission=number, job_id=str(job_id)), sync=True
+    )
+    return job_id
+
+
+def _next_submission(run: RunDir) -> int:
+    number = max(run.read_submissions(), default=-1) + 1
+    while run.submission(number).with_suffix(".pending").exists():
+        number += 1
+    try:
+        run.submissions.mkdir(parents=True, exist_ok=True)
+        run.submission(number).with_suffix(".pending").touch()
+    except OSError as exc:
+        raise StoreError(f"cannot write {run.submissions}: {exc.strerror or exc}") from exc
+    return number

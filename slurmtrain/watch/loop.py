@@ -1,0 +1,151 @@
+"""The watcher: one query per interval for all runs, then each run is looked after by itself."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from slurmtrain.core.decision import RunState
+from slurmtrain.core.events import Event
+from slurmtrain.core.jobid import JobId, parse_job_id
+from slurmtrain.core.run import Run, fold
+from slurmtrain.errors import NotFoundError, SlurmtrainError, SlurmUnavailableError, StoreError
+from slurmtrain.ops.observe import Observation, observe
+from slurmtrain.ops.recover import Care, look_after
+from slurmtrain.slurm.client import SlurmClient
+from slurmtrain.store.inbox import empty, inbox_of
+from slurmtrain.store.journal import JournalWriter, read_journal
+from slurmtrain.store.rundir import RunDir, runs_of
+from slurmtrain.watch.lease import Lease
+from slurmtrain.watch.wake import InboxBell
+
+_MAX_BACK_OFF_S = 600.0
+_JITTER = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What one pass over the store did. ``unknown`` is why Slurm could not be asked, "" if it could."""
+
+    runs: int = 0
+    events: tuple[tuple[str, Event], ...] = ()
+    problems: tuple[tuple[str, str], ...] = ()
+    unknown: str = ""
+    held_by: str = ""
+
+
+@dataclass
+class Watcher:
+    """Looks after all runs of a store. ``tell`` gets each event and problem as it is found."""
+
+    store: Path
+    slurm: SlurmClient
+    interval_s: float
+    observe_only: bool = False
+    tell: Callable[[str, Event | str], None] = field(default=lambda _run, _what: None)
+
+    def __post_init__(self) -> None:
+        self._journals: dict[str, JournalWriter] = {}
+        self._ended: set[str] = set()
+        self._failures = 0
+        self._stopping = False
+        self._bell = InboxBell(inbox_of(self.store))
+
+    def stop(self) -> None:
+        """Leave after the run that is being looked at; may be called from a signal handler."""
+        self._stopping = True
+        self._bell.ring()
+
+    def run(self) -> None:
+        """Watch until ``stop``."""
+        lease = Lease(self.store, 3 * self.interval_s + 60)
+        with self._bell:
+            while not self._stopping:
+                result = self.look_once(lease)
+                self._failures = self._failures + 1 if result.unknown else 0
+                self._bell.wait(self._pause())
+                if not self._stopping and not result.unknown:
+                    time.sleep(min(1.0, self.interval_s))  # several jobs often end together: look once for all
+        lease.give_back()
+
+    def look_once(self, lease: Lease | None = None) -> Pass:
+        """One pass over all runs that have not ended."""
+        try:
+            if lease is not None and (holder := lease.acquire()) is not None:
+                return Pass(held_by=holder)
+            empty(self.store)
+            runs = list(self._runs())
+            if not runs:
+                return Pass()
+            observation = observe(self.slurm, [job_id for *_, job_id in runs if job_id is not None])
+        except (SlurmUnavailableError, StoreError) as exc:
+            self.tell("", str(exc))
+            return Pass(unknown=str(exc))
+        return self._look_after_all(runs, observation)
+
+    def _look_after_all(self, runs: list[tuple[RunDir, Run, JobId | None]], observation: Observation) -> Pass:
+        events: list[tuple[str, Event]] = []
+        problems: list[tuple[str, str]] = []
+        for run, state, job_id in runs:
+            if self._stopping or job_id is None:
+                continue
+            try:
+                for event in self._look_after(run, state, job_id, observation):
+                    events.append((run.run_id, event))
+                    self.tell(run.run_id, event)
+            except SlurmtrainError as exc:  # one run's trouble is not another's
+                problems.append((run.run_id, str(exc)))
+                self.tell(run.run_id, str(exc))
+        return Pass(len(runs), tuple(events), tuple(problems))
+
+    def _look_after(self, run: RunDir, state: Run, job_id: JobId, observation: Observation) -> list[Event]:
+        journal = self._journals.get(run.run_id)
+        if journal is None:
+            name = f"watch-{socket.gethostname()}-{os.getpid()}"
+            journal = self._journals[run.run_id] = JournalWriter(run.journal, name)
+        journal.catch_up()
+        plan = run.read_plan()
+        care = Care(run, plan, state, job_id, observation, self.slurm, journal, self.observe_only)
+        return look_after(care)
+
+    def _runs(self) -> Iterator[tuple[RunDir, Run, JobId | None]]:
+        for run in runs_of(self.store):
+            if run.run_id in self._ended:
+                continue
+            try:
+                state = fold(read_journal(run.journal))
+                job_id = _job_id(run, state)
+            except (StoreError, NotFoundError) as exc:
+                self.tell(run.run_id, str(exc))
+                continue
+            if state.ended and not _still_queued(state):
+                self._ended.add(run.run_id)
+                continue
+            if state.state is not RunState.HELD:
+                yield run, state, job_id
+
+    def _pause(self) -> float:
+        """The interval with jitter; longer and longer while Slurm does not answer."""
+        seconds = min(self.interval_s * 2.0 ** min(self._failures, 10), max(_MAX_BACK_OFF_S, self.interval_s))
+        jitter: float = random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311 - spreads load, protects nothing
+        return seconds * jitter
+
+
+def _job_id(run: RunDir, state: Run) -> JobId | None:
+    """The run's newest job: of the newest submission, or of an attempt whose submission's record is missing."""
+    submissions = run.read_submissions()
+    text = submissions[max(submissions)] if submissions else state.job_id
+    try:
+        return parse_job_id(text)
+    except ValueError:
+        return None
+
+
+def _still_queued(state: Run) -> bool:
+    """An ended run whose job Slurm had queued again when it was last seen."""
+    return state.job is not None and state.job.state in {"PENDING", "REQUEUED", "COMPLETING"}
