@@ -124,10 +124,13 @@ class SlurmClient(Protocol):
         script: Path,
         *,
         options: Sequence[str] = (),
+        arguments: Sequence[str] = (),
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
     ) -> JobId:
         """Hand a batch script over; the job's id. ``SlurmBusyError`` where a later try may be taken.
+
+        ``options`` are sbatch's, ``arguments`` the script's.
 
         ``env`` is added to the environment that the job inherits. ``SBATCH_*`` and ``SLURM_*`` variables never have a
         say. ``SlurmUnavailableError`` leaves open whether the job exists: sbatch may give up on a job that then runs.
