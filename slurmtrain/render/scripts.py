@@ -1,0 +1,113 @@
+"""``job.sbatch`` and ``launch.sh``: Python computes the values, templates place them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from jinja2.sandbox import SandboxedEnvironment
+
+from slurmtrain.core.spec import Spec
+from slurmtrain.errors import SpecError
+from slurmtrain.render.directives import build_directives, slurm_cpus_per_task, slurm_tasks_per_node
+from slurmtrain.render.quoting import quote_argv, quote_sh
+
+_PYTHON = re.compile(r"python[0-9.]*", re.ASCII)
+# Signals that srun hands on to its tasks; TERM, INT and QUIT make it end them (man srun, SIGNALS).
+_HANDED_ON = frozenset({"USR1", "USR2", "HUP", "URG", "WINCH"})
+
+
+@dataclass(frozen=True, slots=True)
+class Scripts:
+    """The two scripts of a run."""
+
+    batch: str
+    launch: str
+
+
+def render_scripts(
+    spec: Spec, *, run_id: str, run_dir: Path, agent_python: str, bundled: Path, overrides: Sequence[Path] = ()
+) -> Scripts:
+    """Both scripts for a run directory.
+
+    ``bundled`` is the folder of bundled templates, ``overrides`` are folders that come before it; a template there may
+    extend ``bundled/…``. Raises ``SpecError`` where a template cannot be rendered.
+    """
+    environment = _environment(bundled, overrides)
+    values = {
+        **_launch_values(spec),
+        "run_id": run_id,
+        "run_dir": str(run_dir),
+        "agent_python": agent_python,
+        "checkpoint_dir": str(run_dir / spec.checkpoint.dir),
+        "directives": build_directives(spec, str(run_dir)),
+    }
+    return Scripts(
+        batch=_render(environment, "train.sbatch.j2", values),
+        launch=_render(environment, f"launch/{spec.launcher}.sh.j2", values),
+    )
+
+
+def _launch_values(spec: Spec) -> dict[str, Any]:
+    torchrun, command = split_torchrun(spec) if spec.launcher == "torchrun" else ((), spec.command)
+    handed_on = spec.launcher == "srun" and spec.stop.signal in _HANDED_ON
+    return {
+        "spec": spec,
+        "launcher": spec.launcher,
+        "nodes": spec.resources.nodes,
+        "tasks_per_node": spec.resources.tasks_per_node,
+        "tasks": spec.resources.nodes * slurm_tasks_per_node(spec),
+        "srun_tasks_per_node": slurm_tasks_per_node(spec),
+        "srun_cpus_per_task": slurm_cpus_per_task(spec),
+        "srun_options": spec.srun_options,
+        "torchrun_options": spec.torchrun_options,
+        "torchrun": torchrun,
+        "command": command,
+        "variables": spec.environment.variables,
+        "setup": spec.environment.setup,
+        "workdir": spec.workdir or ".",
+        "primary": spec.success == "primary",
+        "stop_signal": spec.stop.signal if handed_on else "none",
+    }
+
+
+def split_torchrun(spec: Spec) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """How torchrun is called, and what follows its options: ``python -m pkg`` keeps the interpreter that was named."""
+    program, *rest = spec.command
+    if _PYTHON.fullmatch(Path(program).name):
+        return (program, "-m", "torch.distributed.run"), tuple(rest)
+    return ("torchrun",), spec.command
+
+
+def _environment(bundled: Path, overrides: Sequence[Path]) -> SandboxedEnvironment:
+    shipped = jinja2.FileSystemLoader(bundled)
+    environment = SandboxedEnvironment(
+        loader=jinja2.ChoiceLoader(
+            [jinja2.FileSystemLoader(overrides), jinja2.PrefixLoader({"bundled": shipped}), shipped]
+        ),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # bash, not HTML: every value goes through sh, argv or a quoted directive
+    )
+    environment.filters["sh"] = quote_sh
+    environment.filters["argv"] = quote_argv
+    return environment
+
+
+def _render(environment: SandboxedEnvironment, name: str, values: Mapping[str, Any]) -> str:
+    try:
+        return environment.get_template(name).render(values)
+    except jinja2.TemplateSyntaxError as exc:
+        raise SpecError(f"the template {exc.filename or exc.name}:{exc.lineno} cannot be read: {exc.message}") from exc
+    except jinja2.TemplateNotFound as exc:
+        raise SpecError(f"the template {name} needs {exc.name!r}, which is nowhere") from exc
+    except jinja2.UndefinedError as exc:
+        raise SpecError(f"the template {name} uses a value that does not exist: {exc.message}") from exc
+    except jinja2.TemplateError as exc:
+        raise SpecError(f"the template {name} cannot be rendered: {exc.message}") from exc
