@@ -70,6 +70,7 @@ def launch_environment(
         "SLURMTRAIN_RUN_DIR": str(job.run.path),
         "SLURMTRAIN_ATTEMPT": str(attempt.number),
         "SLURMTRAIN_LAUNCH": str(number),
+        "SLURMTRAIN_LAUNCH_DIR": str(attempt.launch(number)),
         "SLURMTRAIN_LAUNCH_KEY": f"{attempt.number}.{number}",
         "SLURMTRAIN_CHECKPOINT_DIR": str(checkpoint_dir(job.run.path, job.plan.spec.checkpoint)),
         "SLURMTRAIN_RESUME_FROM": str(resume_from) if resume_from else "",

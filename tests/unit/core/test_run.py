@@ -1,0 +1,85 @@
+"""A run's state is the fold over its journal."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurmtrain.core import events as ev
+from slurmtrain.core.decision import Action, Decision, RunState, decision_to_dict
+from slurmtrain.core.run import Run, fold
+
+CREATED = ev.RunCreated(at=0, who="user", name="t", user="u", uid=1, host="h")
+SUBMITTED = ev.Submitted(at=1, who="user", submission=0, job_id="7")
+STARTED = ev.AttemptStarted(at=2, who="gate", attempt=0, job_id="7", restart_count=0, host="n1", nodes="n[1-2]")
+LAUNCHED = ev.LaunchStarted(at=3, who="agent", attempt=0, launch=0)
+ENDED = ev.LaunchEnded(at=4, who="agent", attempt=0, launch=0, exit_code=1)
+
+
+def job(state: str, reason: str = "") -> ev.JobSeen:
+    return ev.JobSeen(at=1, who="watcher", job_id="7", restart_count=0, state=state, reason=reason, nodes="n1")
+
+
+def decided(action: Action, state: RunState, launch: int = 0) -> ev.Decided:
+    decision = decision_to_dict(Decision(action, state, "c", "why"))
+    return ev.Decided(at=5, who="agent", attempt=0, launch=launch, decision=decision)
+
+
+def states(*events: ev.Event) -> list[RunState]:
+    return [change.state for change in fold(events).history]
+
+
+def test_the_plain_way_to_completion() -> None:
+    complete = decided(Action.COMPLETE, RunState.COMPLETED)
+    assert states(CREATED, SUBMITTED, job("PENDING", "Resources"), job("RUNNING"), STARTED, LAUNCHED, ENDED, complete) == [
+        RunState.PENDING, RunState.INQUEUE, RunState.STARTING, RunState.RUNNING, RunState.COMPLETED,
+    ]  # fmt: skip
+
+
+def test_a_restart_in_place_is_no_change_of_state_and_no_decision_about_the_attempt() -> None:
+    run = fold([CREATED, SUBMITTED, STARTED, LAUNCHED, ENDED, decided(Action.RESTART_IN_PLACE, RunState.RUNNING)])
+    assert run.state is RunState.RUNNING
+    assert run.attempts[0].decision is None
+    assert run.attempts[0].launches[0].decision is not None
+
+
+def test_preempted_passes_when_the_job_waits_again() -> None:
+    events = [CREATED, SUBMITTED, STARTED, LAUNCHED, ENDED, decided(Action.REQUEUE, RunState.PREEMPTED), job("PENDING")]
+    assert states(*events)[-2:] == [RunState.PREEMPTED, RunState.INQUEUE]
+
+
+def test_an_ended_run_stays_ended_whatever_slurm_says() -> None:
+    run = fold(
+        [CREATED, SUBMITTED, STARTED, decided(Action.COMPLETE, RunState.COMPLETED), job("PENDING"), job("RUNNING")]
+    )
+    assert run.state is RunState.COMPLETED
+    assert run.job is not None
+    assert run.job.state == "RUNNING"
+
+
+def test_an_unknown_word_of_slurm_changes_nothing() -> None:
+    assert fold([CREATED, SUBMITTED, job("FLOATING")]).state is RunState.INQUEUE
+
+
+def test_a_decision_nobody_knows_is_passed_over() -> None:
+    event = ev.Decided(at=1, who="x", attempt=0, decision={"action": "teleport"})
+    assert fold([CREATED, event]).state is RunState.PENDING
+
+
+_EVENTS = st.lists(
+    st.sampled_from(
+        [CREATED, SUBMITTED, STARTED, LAUNCHED, ENDED, job("PENDING"), job("RUNNING"), job("COMPLETED"),
+         decided(Action.REQUEUE, RunState.PENDING), decided(Action.HOLD, RunState.HELD),
+         decided(Action.COMPLETE, RunState.COMPLETED), ev.Released(at=9, who="user", by="u"),
+         ev.UnknownEvent(at=1, who="x"), ev.LaunchEnded(at=1, who="a", attempt=3, launch=2, exit_code=0)]
+    ),
+    max_size=30,
+)  # fmt: skip
+
+
+@given(_EVENTS)
+def test_any_order_folds_and_the_history_has_no_repeats(events: list[ev.Event]) -> None:
+    run: Run = fold(events)
+    pairs = zip(run.history, run.history[1:], strict=False)
+    assert all(before.state is not after.state for before, after in pairs)
+    assert [a.number for a in run.attempts] == sorted({a.number for a in run.attempts})
