@@ -1,0 +1,237 @@
+"""A run as a reader finds it: whatever its journal and directory still tell, and the events in words.
+
+Reading never fails: what is missing, torn or nonsense is left out and named in ``RunView.damage``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from slurmtrain.core import events as ev
+from slurmtrain.core.decision import RunState
+from slurmtrain.core.run import Run, advance
+from slurmtrain.errors import SlurmtrainError
+from slurmtrain.store.journal import read_journal
+from slurmtrain.store.publish import read_json
+from slurmtrain.store.rundir import Plan, RunDir
+
+_BAD_VALUES = (TypeError, ValueError, KeyError, AttributeError, IndexError)
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """One look at a run. ``events`` are those that could be read, in the journal's order."""
+
+    run: RunDir
+    state: Run
+    events: tuple[ev.Event, ...] = ()
+    damage: tuple[str, ...] = ()
+    submissions: Mapping[int, str] = field(default_factory=dict)  # read from the directory where the journal is empty
+
+    @property
+    def job_id(self) -> str:
+        """The newest job; "" where none is known."""
+        if self.state.job_id and isinstance(self.state.job_id, str):
+            return self.state.job_id
+        return self.submissions[max(self.submissions)] if self.submissions else ""
+
+    @property
+    def name(self) -> str:
+        created = self.state.created
+        return str(created.name)[:100] if created is not None else self.run.run_id
+
+    @property
+    def last_attempt_number(self) -> int:
+        """-1 before the first attempt: where an event of a person's belongs, so that it sorts behind what is known."""
+        return self.state.attempts[-1].number if self.state.attempts else -1
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of a run's story."""
+
+    at: float | None
+    attempt: int
+    launch: int
+    who: str
+    what: str
+
+    def to_dict(self) -> dict[str, Any]:
+        number = {"attempt": self.attempt, "launch": self.launch}
+        numbers = {key: None if value < 0 else value for key, value in number.items()}
+        return {"at": self.at, **numbers, "who": self.who, "what": self.what}
+
+
+def read_view(run: RunDir) -> RunView:
+    """Everything that can still be read of a run; never raises."""
+    damage: list[str] = []
+    try:
+        events = tuple(read_journal(run.journal))
+    except SlurmtrainError as exc:
+        events = ()
+        damage.append(str(exc))
+    state, skipped = fold_readable(events)
+    if skipped:
+        damage.append(f"{skipped} of {len(events)} events in {run.journal} make no sense and were passed over")
+    submissions: Mapping[int, str] = {}
+    if not state.job_id:
+        try:
+            submissions = run.read_submissions()
+        except SlurmtrainError as exc:
+            damage.append(str(exc))
+    return RunView(run, state, events, tuple(damage), submissions)
+
+
+def fold_readable(events: Iterable[ev.Event]) -> tuple[Run, int]:
+    """The fold over the events that make sense, and how many do not."""
+    state, skipped = Run(), 0
+    for event in events:
+        try:
+            state = advance(state, event)
+        except _BAD_VALUES:
+            skipped += 1
+    return state, skipped
+
+
+def look_for_damage(view: RunView) -> list[str]:
+    """What else is wrong with the directory; a closer and slower look than ``read_view`` takes."""
+    found = list(view.damage)
+    if not view.events:
+        found.append(f"the journal {view.run.journal} has no readable events")
+    elif (torn := _count_torn_lines(view.run)) > 0:
+        found.append(f"{torn} lines of the journal are torn or unreadable and were passed over")
+    if view.events and view.state.created is None:
+        found.append("the journal does not say who made the run, nor when")
+    try:
+        view.run.read_plan()
+    except (SlurmtrainError, *_BAD_VALUES) as exc:
+        found.append(str(exc) if isinstance(exc, SlurmtrainError) else f"{view.run.plan} makes no sense: {exc}")
+    if not view.run.batch_script.is_file():
+        found.append(f"the batch script {view.run.batch_script} is missing")
+    return found
+
+
+def find_plan(run: RunDir) -> Plan | None:
+    """The run's plan, or None where it cannot be read."""
+    try:
+        return run.read_plan()
+    except (SlurmtrainError, *_BAD_VALUES):
+        return None
+
+
+def _count_torn_lines(run: RunDir) -> int:
+    """Lines that are no events. A newline at the end of each file closes the last line."""
+    lines = 0
+    try:
+        for path in run.journal.glob("*.jsonl"):
+            with path.open("rb") as stream:
+                lines += sum(1 for line in stream if line.strip())
+        return lines - len(read_journal(run.journal))
+    except (OSError, SlurmtrainError):
+        return 0
+
+
+def read_nodes(run: RunDir, attempt: int) -> dict[str, dict[str, Any]]:
+    """What the companions of an attempt reported, by node; empty where there are none."""
+    found: dict[str, dict[str, Any]] = {}
+    try:
+        for path in run.attempt(attempt).nodes.glob("*.json"):
+            record = read_json(path)
+            if record is not None:
+                found[path.stem] = record
+    except (OSError, SlurmtrainError):
+        return found
+    return found
+
+
+def as_time(value: object) -> float | None:
+    """A time of the journal, or None where what stands there is none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if math.isfinite(value) and 0 < value < 1e11 else None
+
+
+def requested_stop(view: RunView) -> ev.StopRequested | None:
+    """Who asked for the stop first: the agent repeats the request without a name when it sees the file."""
+    asked = [event for event in view.events if isinstance(event, ev.StopRequested)]
+    return next((event for event in asked if event.who == "user"), asked[0] if asked else None)
+
+
+def build_timeline(view: RunView) -> list[Entry]:
+    """Every event in words, oldest first as the journal orders them."""
+    entries = []
+    for event in view.events:
+        try:
+            what = _describe(event)
+        except _BAD_VALUES:
+            what = f"{event.kind}: (unreadable)"
+        entries.append(Entry(as_time(event.at), event.attempt, event.launch, str(event.who), what))
+    return entries
+
+
+def _describe(event: ev.Event) -> str:
+    describe = _WORDS.get(type(event))
+    return describe(event) if describe is not None else event.kind.replace("_", " ")
+
+
+def _with_reason(text: str, reason: object) -> str:
+    return f"{text} ({reason})" if reason else text
+
+
+def _launch_started(event: ev.LaunchStarted) -> str:
+    resumes = f", resumes from {str(event.resume_from).rpartition('/')[2]}" if event.resume_from else ""
+    return f"launch {event.launch} started{resumes}"
+
+
+def _launch_ended(event: ev.LaunchEnded) -> str:
+    asked = f" after a request to stop ({event.stop_reason})" if event.stop_reason else ""
+    done = ", training says it has finished" if event.done else ""
+    return f"launch {event.launch} ended with exit code {event.exit_code} after {event.duration_s:.0f} s{asked}{done}"
+
+
+def _diagnosed(event: ev.Diagnosed) -> str:
+    found = event.diagnosis
+    where = [f"rank {found['rank']}"] if found.get("rank") is not None else []
+    where += [f"node {found['node']}"] if found.get("node") else []
+    return _with_reason(f"found: {found.get('cause', 'unknown')}", ", ".join(where))
+
+
+def _decided(event: ev.Decided) -> str:
+    words = str(event.decision.get("action", "?")).replace("_", " ")
+    return _with_reason(f"decided: {words}", event.decision.get("reason"))
+
+
+def _acted(event: ev.Acted) -> str:
+    return event.detail or f"{event.action}: {'done' if event.accepted else 'not possible'}"
+
+
+_WORDS: Mapping[type[ev.Event], Callable[[Any], str]] = {
+    ev.RunCreated: lambda e: f"run made by {e.user} on {e.host}",
+    ev.Submitted: lambda e: f"Slurm accepted job {e.job_id}",
+    ev.SubmissionUncertain: lambda e: f"submission uncertain: {e.message}",
+    ev.JobSeen: lambda e: _with_reason(f"Slurm says job {e.job_id} is {e.state}", e.reason),
+    ev.AttemptStarted: lambda e: f"attempt {e.attempt} in job {e.job_id} on {e.nodes or 'no node'}",
+    ev.LaunchStarted: _launch_started,
+    ev.StopSent: lambda e: f"asked to save and leave: {e.reason}",
+    ev.LaunchEnded: _launch_ended,
+    ev.Diagnosed: _diagnosed,
+    ev.Decided: _decided,
+    ev.Acted: _acted,
+    ev.AttemptEnded: lambda e: _with_reason(f"Slurm says the execution ended {e.state}", e.reason),
+    ev.StopRequested: lambda e: _with_reason(f"stop asked for by {e.by}", e.reason),
+    ev.Released: lambda e: f"released by {e.by}",
+}
+
+
+def ended_at(view: RunView) -> float | None:
+    """When the run came to where it ended; None while it has not."""
+    history = view.state.history
+    return as_time(history[-1].at) if view.state.ended and history else None
+
+
+def entered(view: RunView, *states: RunState) -> float | None:
+    """When the run first came to one of these states."""
+    return next((as_time(change.at) for change in view.state.history if change.state in states), None)
