@@ -7,8 +7,8 @@ remember that.
 
 from __future__ import annotations
 
+import ctypes
 import os
-import signal
 import socket
 import sys
 from dataclasses import dataclass
@@ -81,8 +81,7 @@ def _read(path: Path) -> str:
 def _happen(kind: str) -> None:
     sys.stdout.flush()
     if kind == "segv":
-        signal.signal(signal.SIGSEGV, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGSEGV)
+        ctypes.string_at(0)  # reads address 0: a segmentation fault in native code
     if kind == "keyerror":
         config = {"learning_rate": 0.1}
         print(config["learning_rat"])

@@ -1,0 +1,60 @@
+"""For the tests: put the programs where the researcher's jobs can run them, and read what they left."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+PROGRAMS = ("trainer.py", "errors.py", "ddp.py")
+SEED = "0" * 16
+
+
+def place_programs(folder: Path) -> Path:
+    """Copy the programs below ``folder`` (the checkout may be unreadable for others); the new folder."""
+    target = folder / "programs"
+    target.mkdir(exist_ok=True)
+    for name in PROGRAMS:
+        shutil.copy(HERE / name, target / name)
+        (target / name).chmod(0o755)
+    owner = folder.stat()
+    for path in (target, *target.iterdir()):
+        os.chown(path, owner.st_uid, owner.st_gid)
+        path.chmod(0o755)
+    return target
+
+
+def read_records(workdir: Path, event: str | None = None) -> list[dict[str, Any]]:
+    """What the ranks of ``trainer.py`` wrote down, oldest first."""
+    path = workdir / "record.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    rows = [json.loads(line) for line in lines]
+    return [row for row in rows if event is None or row["event"] == event]
+
+
+def read_newest_checkpoint(folder: Path) -> dict[str, Any]:
+    """Content of the newest checkpoint of ``trainer.py``; fails where there is none."""
+    found = sorted(folder.glob("step-*.json"))
+    assert found, f"no checkpoint in {folder}"
+    state: dict[str, Any] = json.loads(found[-1].read_text(encoding="utf-8"))
+    return state
+
+
+def expected_chain(steps: int) -> str:
+    """What the checkpoint of a training that did each step once, in order, holds."""
+    state = SEED
+    for _ in range(steps):
+        state = hashlib.sha256(state.encode()).hexdigest()[:16]
+    return state
+
+
+def assert_whole(folder: Path, steps: int) -> dict[str, Any]:
+    """The newest checkpoint is that of ``steps`` steps, none lost, none done anew; its content."""
+    state = read_newest_checkpoint(folder)
+    assert state["step"] == steps, state
+    assert state["chain"] == expected_chain(steps), f"steps were lost or repeated: {state}"
+    return state
