@@ -113,9 +113,10 @@ class AttemptRunner:
                     self._ask_to_stop(launch, stop)
             if stop is not None and stop.deadline is not None and time.time() >= stop.deadline:
                 say(f"the training did not leave by itself: ending it ({stop.reason})")
-                return stop, self._end(launch)
+                return stop, self._end(launch, stop.grace_s)
             if self._primary_is_done(launch):
-                return stop, self._end(launch) and 0
+                self._end(launch, float(self._spec.stop.grace_s))
+                return stop, 0
             pause = self._watch.seconds_to_next_look()
             if stop is not None and stop.deadline is not None:
                 pause = max(0.05, min(pause, stop.deadline - time.time()))
@@ -144,11 +145,8 @@ class AttemptRunner:
         )
         self._record(*events)
 
-    def _end(self, launch: LaunchProcess) -> int:
-        return end_launch(launch, self._job.job_id, self._step_of(launch), self._slurm, self._grace())
-
-    def _grace(self) -> float:
-        return float(min(self._spec.stop.grace_s, 10))
+    def _end(self, launch: LaunchProcess, grace_s: float) -> int:
+        return end_launch(launch, self._job.job_id, self._step_of(launch), self._slurm, grace_s)
 
     def _step_of(self, launch: LaunchProcess) -> str | None:
         key = f"{self._attempt.number}.{launch.number}"

@@ -33,7 +33,10 @@ class CompanionStep:
         for name in [name for name in env if name.startswith("SLURM_CPU_BIND") or name == "SLURM_NTASKS"]:
             del env[name]
         try:
-            self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, env=env, start_new_session=True)
+            with (self._attempt.path / "companion.log").open("ab") as log:  # srun talks; the training's log is not its
+                self._process = subprocess.Popen(
+                    argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True
+                )
         except OSError as exc:
             say(f"the companions cannot be started ({exc}); the training goes on without them")
 

@@ -23,10 +23,14 @@ _MIN_RESERVE_S, _MAX_RESERVE_S = 5.0, 20.0
 
 @dataclass(frozen=True, slots=True)
 class StopReason:
-    """``deadline`` is the time (epoch seconds) at which the launch is ended if it has not left by itself."""
+    """``deadline`` is the time (epoch seconds) at which the launch is ended if it has not left by itself.
+
+    ``grace_s`` is how long it then has from TERM to KILL, so that all is over before Slurm's own end.
+    """
 
     reason: str
     deadline: float | None
+    grace_s: float = 10.0
 
 
 class StopWatch:
@@ -58,11 +62,12 @@ class StopWatch:
     def check(self) -> StopReason | None:
         """The reason to stop now, if there is one."""
         if self._stop_file_exists():
-            return StopReason("user", time.time() + max(self._lead, float(self._spec.stop.grace_s)))
+            grace = float(self._spec.stop.grace_s)
+            return StopReason("user", time.time() + max(self._lead, grace), grace)
         if self._signalled and (found := self._ask()) is not None:
             return found
         if self._end_time is not None and time.time() >= self._end_time - self._lead:
-            return StopReason("time_limit", self._end_time - _reserve(self._lead))
+            return self._before("time_limit", self._end_time, self._lead)
         return None
 
     def is_preempted(self, record: JobRecord | None) -> bool:
@@ -89,8 +94,13 @@ class StopWatch:
             self._end_time = record.end_time.timestamp()  # an administrator may have moved it
         if self.is_preempted(record):
             end = self._end_time if self._end_time is not None else time.time() + self._lead
-            return StopReason("preempted", end - _reserve(max(0.0, end - time.time())))
+            return self._before("preempted", end, max(0.0, end - time.time()))
         return None
+
+    def _before(self, reason: str, end: float, available: float) -> StopReason:
+        """A stop that has to be over at ``end``: a third of the time, within bounds, is kept for the requeue."""
+        reserve = min(_MAX_RESERVE_S, max(_MIN_RESERVE_S, available / 3))
+        return StopReason(reason, end - reserve, max(1.0, min(float(self._spec.stop.grace_s), reserve - 3)))
 
 
 def look(slurm: SlurmClient, job_id: JobId) -> JobRecord | None:
@@ -107,7 +117,3 @@ def _end_time(record: JobRecord | None, spec: Spec) -> float | None:
     limit = parse_time_limit(spec.resources.time_limit) if spec.resources.time_limit else None
     return time.time() + limit if limit is not None else None
 
-
-def _reserve(available: float) -> float:
-    """Seconds kept at the end for ending the launch and for the requeue."""
-    return min(_MAX_RESERVE_S, max(_MIN_RESERVE_S, available / 3))
