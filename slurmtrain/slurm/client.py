@@ -168,6 +168,7 @@ class SlurmClient(Protocol):
     ) -> None:
         """Change when a requeued or pending job may start (from now on) and which nodes it must avoid.
 
+        Anything below 2 s counts as 2 s: slurmd refuses a job that starts again within the second of its end.
         ``exclude`` replaces the job's list (join it with ``excluded_nodes``); ``""`` empties it. Works while the
         requeued job is still COMPLETING. ``SlurmRefusedError`` when the job runs or has ended.
         """

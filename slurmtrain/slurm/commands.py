@@ -86,11 +86,15 @@ def build_requeue(job_id: JobId, *, only_running: bool) -> list[str]:
     return ["scontrol", "requeue", *(["Incomplete"] if only_running else []), str(job_id)]
 
 
+# slurmd refuses a batch job whose credential was made in the second in which the earlier execution was told to end
+# (slurm_cred.c: ctime <= revoked, whole seconds): the job then FAILs with exit code 1 and its script never runs.
+MIN_START_DELAY_S = 2
+
+
 def build_update(job_id: JobId, *, start_after: timedelta | None, exclude: str | None) -> list[str]:
     changes = []
     if start_after is not None:
-        seconds = max(0, round(start_after.total_seconds()))
-        changes.append(f"StartTime=now+{seconds}" if seconds else "StartTime=now")
+        changes.append(f"StartTime=now+{max(MIN_START_DELAY_S, round(start_after.total_seconds()))}")
     if exclude is not None:
         changes.append(f"ExcNodeList={exclude}")
     return ["scontrol", "update", f"JobId={job_id}", *changes]
