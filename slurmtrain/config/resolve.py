@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from slurmtrain.config import parsers
 from slurmtrain.config.checks import check_spec
 from slurmtrain.config.environment import environment_layer, unused_variables
 from slurmtrain.config.nodes import Mapping, Node, Place, Scalar, put, shown
@@ -38,6 +39,7 @@ class Request:
     sets: Sequence[str] = ()  # KEY=VALUE
     options: MappingType[str, Node] = field(default_factory=dict)  # key path → value of an option
     command: Sequence[str] = ()
+    ntasks: str | None = None  # of option --ntasks: nodes times ranks on each
 
 
 def resolve(request: Request, settings: Settings, environ: MappingType[str, str], cwd: Path) -> Resolved:
@@ -50,6 +52,7 @@ def resolve(request: Request, settings: Settings, environ: MappingType[str, str]
     below = _settings_layers(settings, above)
     merged = merge([*below, *above])
     _check_locks(settings, merge(below), merged, problems)
+    _spread_tasks(request.ntasks, merged, problems)
     base = request.job_file.absolute().parent if request.job_file else cwd
     spec = _build(merged, base, cwd, problems)
     notes = [*unused_variables(environ), *_env_over_file(file_layer, env_layer, option_layer)]
@@ -103,6 +106,23 @@ def _parse_set(text: str) -> tuple[str, Node]:
         return key, parse_yaml(value, str(place), fixed_place=place) if value.strip() else Scalar("", place)
     except SpecError:
         return key, Scalar(value, place)
+
+
+def _spread_tasks(ntasks: str | None, merged: dict[str, Value], problems: Problems) -> None:
+    """``-n`` says how many ranks there are in all; a run has the same number on each node."""
+    if ntasks is None:
+        return
+    place = Place("option --ntasks")
+    try:
+        total = int(parsers.integer(1)(Scalar(ntasks, place)))
+    except ValueError as exc:
+        problems.add(place, "resources.tasks_per_node", str(exc))
+        return
+    nodes = merged["resources.nodes"].value if "resources.nodes" in merged else 1
+    if total % nodes:
+        problems.add(place, "resources.tasks_per_node", f"{total} ranks do not spread evenly over {nodes} nodes")
+        return
+    merged["resources.tasks_per_node"] = Value(total // nodes, place)
 
 
 def _check_locks(settings: Settings, below: dict[str, Value], merged: dict[str, Value], problems: Problems) -> None:

@@ -118,16 +118,16 @@ def _build(kind: type[_T], data: Mapping[str, Any]) -> _T:
 
 
 def parse_time_limit(text: str) -> int | None:
-    """Seconds of a Slurm time limit (``90``, ``90:30``, ``1:30:00``, ``2-12``, ``2-12:30:00``); None for UNLIMITED.
+    """Seconds of a Slurm time limit (``90``, ``90:30``, ``1:30:00``, ``2-12``, ``2-12:30:00``); None for no limit.
 
     Raises ``ValueError`` otherwise. Source: man sbatch, --time.
     """
     value = text.strip()
-    if value.upper() in {"UNLIMITED", "INFINITE"}:
+    if value.upper() in {"UNLIMITED", "INFINITE"} or value == "0":  # zero asks for no limit
         return None
     days, dash, rest = value.rpartition("-")
     parts = rest.split(":")
-    if not all(p.isascii() and p.isdigit() for p in parts) or len(parts) > 3 or (dash and not days.isdigit()):
+    if not all(_is_number(p) for p in parts) or len(parts) > 3 or (dash and not _is_number(days)):
         raise ValueError(f"{text[:40]!r} is not a time limit: write minutes, HH:MM:SS or D-HH:MM:SS")
     numbers = [int(p) for p in parts]
     if dash:
@@ -138,6 +138,10 @@ def parse_time_limit(text: str) -> int | None:
     if len(numbers) == 2:
         return numbers[0] * 60 + numbers[1]
     return numbers[0] * 3600 + numbers[1] * 60 + numbers[2]
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 10
 
 
 def warning_lead_s(spec: Spec) -> int:

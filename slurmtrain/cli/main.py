@@ -1,0 +1,162 @@
+"""The command line's root: which commands there are, and how an error reaches a person.
+
+Commands are loaded when they are called, so ``slurmtrain --help`` imports nothing but click.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from typing import NoReturn
+
+import click
+
+from slurmtrain import __version__
+from slurmtrain.cli.output import say_error
+from slurmtrain.errors import SlurmtrainError
+
+# Name → (module with a ``command``, what it does). A module that does not exist is not listed.
+COMMANDS = {
+    "submit": ("slurmtrain.cli.submit", "Submit a training run."),
+    "render": ("slurmtrain.cli.render", "Print the scripts that submit would hand to Slurm."),
+    "status": ("slurmtrain.cli.status", "Show what runs are doing and why."),
+    "logs": ("slurmtrain.cli.logs", "Show or follow a run's output."),
+    "explain": ("slurmtrain.cli.explain", "Say what happened to a run, where, and what was decided."),
+    "stop": ("slurmtrain.cli.stop", "Ask a run to save and stop."),
+    "wait": ("slurmtrain.cli.wait", "Wait for the end of runs; the exit code tells how they ended."),
+    "release": ("slurmtrain.cli.release", "Let a held run go on."),
+    "restart": ("slurmtrain.cli.restart", "Start a new run from an ended one."),
+    "watch": ("slurmtrain.cli.watch", "Look after all runs."),
+    "classify": ("slurmtrain.cli.classify", "Say why the training behind a log failed."),
+    "rules": ("slurmtrain.cli.rules", "List and test the rules that recognise failures."),
+    "checkpoints": ("slurmtrain.cli.checkpoints", "List a run's checkpoints."),
+    "prune": ("slurmtrain.cli.prune", "Delete old runs."),
+    "doctor": ("slurmtrain.cli.doctor", "Check this cluster and this account."),
+    "init": ("slurmtrain.cli.init", "Write a job file to start from."),
+    "template": ("slurmtrain.cli.template", "List the templates and what they shadow."),
+    "plugin": ("slurmtrain.cli.plugin", "List the plugins."),
+    "config": ("slurmtrain.cli.config", "Show the settings and where they come from."),
+}
+EXIT_USAGE = 2
+EXIT_INTERNAL = 70
+EXIT_INTERRUPTED = 130
+EXIT_PIPE = 141
+
+
+class Root(click.Group):
+    """A group whose commands are modules, imported on use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for name, (module, _) in COMMANDS.items() if importlib.util.find_spec(module) is not None]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0] if args else ""
+        if name and not name.startswith("-") and name not in self.list_commands(ctx):
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, self.list_commands(ctx), n=1)
+            hint = f"did you mean '{near[0]}'?" if near else "see `slurmtrain --help`"
+            raise click.UsageError(f"there is no command {name[:60]!r}; {hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+
+
+_EXAMPLES = """\b
+Examples:
+  slurmtrain submit job.yaml
+  slurmtrain submit -N 2 --gpus-per-node 4 -t 24:00:00 -- python train.py
+  slurmtrain status
+  slurmtrain explain RUN"""
+
+
+@click.group(
+    cls=Root,
+    invoke_without_command=True,
+    epilog=_EXAMPLES,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, prog_name="slurmtrain")
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """Training jobs on plain Slurm that survive preemption, time limits and failures, and say what went wrong."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def main(argv: list[str] | None = None) -> NoReturn:
+    """Run the command line; every way out is an exit code of ``docs/exit-codes.md`` and never a traceback."""
+    try:
+        code = _run(argv)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _forget_stdout()
+        code = EXIT_PIPE
+    except OSError as exc:  # stdout on a full disk
+        _forget_stdout()
+        say_error(f"cannot write the output: {exc.strerror or exc}")
+        code = 1
+    sys.exit(code)
+
+
+def _run(argv: list[str] | None) -> int:
+    try:
+        result = cli.main(args=argv, prog_name="slurmtrain", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except click.ClickException as exc:
+        say_error(_usage_sentence(exc))
+        return exc.exit_code
+    except SlurmtrainError as exc:
+        say_error(str(exc))
+        return exc.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        say_error("interrupted")
+        return EXIT_INTERRUPTED
+    except (BrokenPipeError, SystemExit):
+        raise
+    except Exception as exc:  # noqa: BLE001 - the last door: a person gets a sentence, the traceback a file
+        say_error(_save_traceback(exc))
+        return EXIT_INTERNAL
+
+
+def _usage_sentence(exc: click.ClickException) -> str:
+    message = exc.format_message().rstrip(".").replace("\n", " ")
+    message = message[:1].lower() + message[1:]
+    ctx = exc.ctx if isinstance(exc, click.UsageError) else None
+    return f"{message} (see `{ctx.command_path} --help`)" if ctx is not None and "--help" not in message else message
+
+
+def _save_traceback(exc: Exception) -> str:
+    """Keep what a developer needs in a file; the sentence for the person."""
+    import tempfile
+    import traceback
+
+    what = f"an error in slurmtrain itself ({type(exc).__name__}: {str(exc)[:200]})"
+    try:
+        descriptor, path = tempfile.mkstemp(prefix="slurmtrain-", suffix=".traceback")
+        with os.fdopen(descriptor, "w") as file:
+            file.write(f"slurmtrain {__version__}, Python {sys.version.split()[0]}\n")
+            file.write("".join(traceback.format_exception(exc)))
+    except OSError:
+        return f"{what}; its traceback could not be saved"
+    return f"{what}; please report it with {path}"
+
+
+def _forget_stdout() -> None:
+    """Point stdout at nothing, so that the interpreter's last flush cannot fail again."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):
+        return

@@ -1,0 +1,188 @@
+"""A run before it exists: rendered, checked, and its files made in memory. Nothing is written before all is right."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import slurmtrain
+from slurmtrain.config.resolve import Resolved
+from slurmtrain.config.specfile import dump_spec
+from slurmtrain.core.spec import Spec, spec_to_dict
+from slurmtrain.errors import SpecError, StoreError
+from slurmtrain.plugins.rulepacks import load_rules
+from slurmtrain.render.agent_zip import build_agent_zip
+from slurmtrain.render.scripts import Scripts, render_scripts
+from slurmtrain.resources import bundled
+from slurmtrain.store.publish import to_json
+from slurmtrain.store.rundir import RunDir
+
+_CHECK_S = 20.0
+_OLDEST_PYTHON = (3, 10)
+_SLUG = 40  # of a run id's 64 characters
+
+
+@dataclass(frozen=True, slots=True)
+class Extensions:
+    """Folders that come before the bundled ones."""
+
+    templates: Sequence[Path] = ()
+    rules: Sequence[Path] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A run that could be submitted, rendered and checked; nothing is written yet."""
+
+    run: RunDir
+    resolved: Resolved
+    scripts: Scripts
+    python: str
+    created_at: datetime
+    extensions: Extensions
+    notes: tuple[str, ...] = ()
+
+
+def build_run_id(name: str, now: datetime) -> str:
+    """``<name>-<date>-<random>``: lower case letters, digits and dashes, at most 64 characters."""
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
+    slug = re.sub(r"[^a-z0-9]+", "-", plain)[:_SLUG].strip("-") or "run"
+    return f"{slug}-{now:%Y%m%d-%H%M}-{secrets.token_hex(3)}"
+
+
+def prepare(
+    resolved: Resolved,
+    run_dir: Path,
+    now: datetime,
+    extensions: Extensions,
+    agent_python: str | None = None,
+) -> Prepared:
+    """Render and check a run for this directory. Raises ``SpecError`` for what only a rendered script shows."""
+    spec, run = resolved.spec, RunDir(run_dir)
+    check_path(run_dir)
+    python, python_note = choose_agent_python(agent_python)
+    scripts = render_scripts(
+        spec,
+        run_id=run.run_id,
+        run_dir=run_dir,
+        agent_python=python,
+        bundled=bundled("templates"),
+        overrides=extensions.templates,
+    )
+    check_bash(scripts.launch, "launch.sh", spec)
+    check_bash(scripts.batch, "job.sbatch", spec)
+    return Prepared(run, resolved, scripts, python, now, extensions, (*resolved.notes, *python_note))
+
+
+def build_files(prepared: Prepared) -> dict[str, tuple[bytes, int]]:
+    """Every file of the run directory: name → content and mode."""
+    run, resolved = prepared.run, prepared.resolved
+    plan = {
+        "run_id": run.run_id,
+        "created_at": prepared.created_at.timestamp(),
+        **submitter(),
+        "python": prepared.python,
+        "slurmtrain": slurmtrain.__version__,
+        "spec": spec_to_dict(resolved.spec),
+        "sources": dict(resolved.sources),
+    }
+    return {
+        run.spec.name: (dump_spec(resolved.spec, resolved.sources, run.run_id).encode(), 0o666),
+        run.plan.name: (to_json(plan), 0o666),
+        run.rules.name: (load_rules(prepared.extensions.rules).to_json().encode(), 0o666),
+        run.batch_script.name: (prepared.scripts.batch.encode(), 0o777),
+        run.launch_script.name: (prepared.scripts.launch.encode(), 0o777),
+        run.agent.name: (build_agent_zip(), 0o777),
+    }
+
+
+def submitter() -> dict[str, Any]:
+    """Who submits, from where."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return {"user": user, "uid": os.getuid(), "host": socket.gethostname()}
+
+
+def check_path(run_dir: Path) -> None:
+    """Raises ``StoreError`` for a store in whose path Slurm could not write a log."""
+    text = str(run_dir)
+    if "\\" in text or not text.isprintable():
+        raise StoreError(
+            f"the store {text!r} has a backslash or a control character in its path; choose another --store"
+        )
+    if len(os.fsencode(run_dir)) > 900:  # Slurm cuts file names at 1024 bytes (MAXPATHLEN)
+        raise StoreError(f"the store's path is too long for Slurm: {len(text)} characters; choose a shorter --store")
+
+
+def check_bash(script: str, name: str, spec: Spec) -> None:
+    """Let bash read a script without running it; raises ``SpecError`` with bash's own words."""
+    with tempfile.TemporaryFile() as file:
+        file.write(script.encode())
+        file.seek(0)
+        try:
+            result = subprocess.run(
+                ["/bin/bash", "-n"], stdin=file, capture_output=True, timeout=_CHECK_S, check=False, env={"LC_ALL": "C"}
+            )
+        except (OSError, subprocess.SubprocessError):
+            return  # no bash here says nothing about the compute nodes
+    if result.returncode != 0:
+        said = result.stderr.decode("utf-8", "replace").strip().splitlines()
+        reason = said[0].removeprefix("/bin/bash: ").removeprefix("bash: ") if said else "a syntax error"
+        where = "environment.setup" if name == "launch.sh" and spec.environment.setup else f"the template of {name}"
+        raise SpecError(f"{where}: bash cannot read it ({name}, {reason})")
+
+
+def choose_agent_python(wanted: str | None) -> tuple[str, tuple[str, ...]]:
+    """The interpreter that the agent will run under, and notes. It must start without ``LD_LIBRARY_PATH``.
+
+    Raises ``SpecError`` where none does, or where the one that settings name does not.
+    """
+    if wanted is not None:
+        problem = _try_python(wanted)
+        if problem:
+            raise SpecError(f"agent_python {wanted!r}: {problem}")
+        return wanted, ()
+    candidates = dict.fromkeys([sys.executable, getattr(sys, "_base_executable", ""), "/usr/bin/python3"])
+    problems: dict[str, str] = {}
+    for python in filter(None, candidates):
+        problem = _try_python(python)
+        if problem is None:
+            note = (
+                (f"the agent will run under {python}: {sys.executable} {problems[sys.executable]}",) if problems else ()
+            )
+            return python, note
+        problems[python] = problem
+    listed = "; ".join(f"{python} {problem}" for python, problem in problems.items())
+    raise SpecError(f"no Python for the agent: {listed}; name one of 3.10 or newer as agent_python in the settings")
+
+
+def _try_python(python: str) -> str | None:
+    if not python.startswith("/"):
+        return "is no absolute path"
+    code = "import sys, zipfile, zlib, json, subprocess; print(*sys.version_info[:2])"
+    try:
+        result = subprocess.run(
+            [python, "-I", "-c", code], capture_output=True, timeout=_CHECK_S, check=False, env={"PATH": os.defpath}
+        )
+    except (OSError, subprocess.SubprocessError) as exc:
+        return f"does not run: {getattr(exc, 'strerror', None) or type(exc).__name__}"
+    words = result.stdout.split()
+    if result.returncode != 0 or len(words) != 2:
+        return "does not start without LD_LIBRARY_PATH"
+    if tuple(int(word) for word in words) < _OLDEST_PYTHON:
+        return f"is Python {words[0].decode()}.{words[1].decode()}, older than 3.10"
+    return None

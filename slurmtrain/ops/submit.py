@@ -1,0 +1,184 @@
+"""Submit a run: its directory appears whole or not at all, then Slurm gets the batch script."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurmtrain.core.events import Event, RunCreated, SubmissionUncertain, Submitted
+from slurmtrain.core.jobid import JobId
+from slurmtrain.errors import (
+    HostUnreachableError,
+    SlurmBusyError,
+    SlurmRefusedError,
+    SlurmtrainError,
+    SlurmUnavailableError,
+    StoreError,
+)
+from slurmtrain.ops.prepare import Prepared, build_files, submitter
+from slurmtrain.slurm.client import SlurmClient
+from slurmtrain.store.filesystem import is_local
+from slurmtrain.store.journal import JournalWriter
+from slurmtrain.store.publish import publish_once, to_json
+from slurmtrain.store.rundir import RunDir, runs_of
+
+_BUSY_PAUSES_S = (2.0, 5.0, 10.0, 20.0)
+# sbatch could not even connect, so no job can exist (texts of slurm_errno.c).
+_NEVER_SENT = re.compile(
+    r"connect failure|Could not establish a configuration source|slurm\.conf|Can't find an address"
+)
+_FOLDERS = ("attempts", "checkpoints", "journal", "logs", "submissions")
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """Slurm took the job."""
+
+    run: RunDir
+    job_id: JobId
+    notes: tuple[str, ...] = ()
+
+
+def submit_run(
+    prepared: Prepared,
+    slurm: SlurmClient,
+    *,
+    name: str,
+    tell: Tell = lambda _text: None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Accepted:
+    """Write the run directory and hand the job to Slurm.
+
+    Raises ``StoreError`` (nothing was left behind), ``SlurmRefusedError`` and ``SlurmBusyError`` (likewise), and
+    ``SlurmUnavailableError`` where the reply was lost: the run then stays, because its job may exist.
+    """
+    store = prepared.run.path.parent.parent
+    first_here = not runs_of(store)
+    create_run_dir(prepared)
+    run = prepared.run
+    journal = JournalWriter(run.journal, f"submit-{os.uname().nodename}-{os.getpid()}")
+    try:
+        journal.append(RunCreated(at=time.time(), who="user", name=name, **submitter()), sync=True)
+        run.submission(0).with_suffix(".pending").touch()
+        job_id = _submit(run, slurm, tell, sleep)
+    except SlurmUnavailableError as exc:
+        if _was_never_sent(exc):
+            _discard(run.path)
+            raise type(exc)(f"nothing was submitted: {_without_path(exc, run)}") from exc
+        _record(journal, SubmissionUncertain(at=time.time(), who="user", submission=0, message=str(exc)))
+        raise SlurmUnavailableError(
+            f"Slurm did not say whether it took the job ({_without_path(exc, run)}). The run {run.run_id} is kept: "
+            "if its job exists it will run, and only once; `slurmtrain status` shows it in a minute"
+        ) from exc
+    except SlurmRefusedError as exc:
+        _discard(run.path)
+        raise SlurmRefusedError(f"nothing was submitted: {_without_path(exc, run)}{_partitions(exc, slurm)}") from exc
+    except BaseException as exc:
+        _discard(run.path)
+        if isinstance(exc, OSError):
+            raise StoreError(f"cannot write {run.path}: {exc.strerror or exc}") from exc
+        raise
+    return Accepted(run, job_id, (*_record_job(run, journal, job_id), *_store_note(store, first_here)))
+
+
+def create_run_dir(prepared: Prepared) -> None:
+    """The whole run directory under a temporary name, then renamed. Raises ``StoreError``; nothing is left behind."""
+    final, files = prepared.run.path, build_files(prepared)
+    temporary = final.parent / f".{final.name}.{secrets.token_hex(3)}.tmp"
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        temporary.mkdir()
+    except OSError as exc:
+        raise StoreError(f"cannot write the store {final.parent.parent}: {exc.strerror or exc}; see --store") from exc
+    try:
+        for folder in _FOLDERS:
+            (temporary / folder).mkdir()
+        write_files(temporary, files)
+        if final.exists():
+            raise StoreError(f"{final} exists already")
+        temporary.rename(final)
+    except BaseException as exc:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(exc, OSError):
+            raise StoreError(f"cannot write {final}: {exc.strerror or exc}; nothing was submitted") from exc
+        raise
+
+
+def write_files(folder: Path, files: Mapping[str, tuple[bytes, int]]) -> None:
+    """Write files with their modes (the umask applies) through to the disk."""
+    for name, (data, mode) in files.items():
+        descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+
+
+def _submit(run: RunDir, slurm: SlurmClient, tell: Tell, sleep: Callable[[float], None]) -> JobId:
+    """The number of the submission stays the same: if two of these tries became jobs, only one of them trains."""
+    for pause in _BUSY_PAUSES_S:
+        try:
+            return slurm.submit(run.batch_script, arguments=["0"])
+        except SlurmBusyError as exc:
+            tell(f"Slurm does not take jobs now ({_without_path(exc, run)}): trying again in {pause:.0f} s")
+            sleep(pause)
+    return slurm.submit(run.batch_script, arguments=["0"])
+
+
+def _was_never_sent(exc: SlurmUnavailableError) -> bool:
+    return isinstance(exc, HostUnreachableError | SlurmBusyError) or _NEVER_SENT.search(str(exc)) is not None
+
+
+def _without_path(exc: SlurmtrainError, run: RunDir) -> str:
+    return str(exc).removeprefix(f"cannot submit {run.batch_script}: ")
+
+
+def _partitions(exc: SlurmRefusedError, slurm: SlurmClient) -> str:
+    """The partitions that exist, where an unknown one was asked for."""
+    if "artition" not in str(exc):
+        return ""
+    try:
+        names = sorted({name for node in slurm.nodes() for name in node.partitions})
+    except SlurmtrainError:
+        return ""
+    return f"; partitions here: {', '.join(names[:30])}" if names else ""
+
+
+def _record_job(run: RunDir, journal: JournalWriter, job_id: JobId) -> list[str]:
+    """The job exists from here on, so nothing that fails now may look like a failed submission."""
+    record = {"job_id": str(job_id.base), "claimed_by": "user", "at": time.time()}
+    try:
+        publish_once(run.submission(0), to_json(record))
+        journal.append(Submitted(at=time.time(), who="user", submission=0, job_id=str(job_id)), sync=True)
+    except StoreError as exc:
+        return [f"job {job_id} runs, but its id could not be recorded: {exc}"]
+    return []
+
+
+def _record(journal: JournalWriter, event: Event) -> None:
+    with contextlib.suppress(StoreError):
+        journal.append(event, sync=True)
+
+
+def _discard(path: Path) -> None:
+    """Take a run directory away that has no job; renamed first, so that nobody sees it half gone."""
+    doomed = path.parent / f".{path.name}.{secrets.token_hex(3)}.tmp"
+    with contextlib.suppress(OSError):
+        path = path.rename(doomed)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _store_note(store: Path, first_here: bool) -> list[str]:
+    """Told once: a store that compute nodes cannot see makes every job fail at its first line."""
+    if not first_here or not is_local(store):
+        return []
+    return [f"the store {store} is on a file system of this machine; compute nodes must see the same files (--store)"]
