@@ -7,18 +7,22 @@ seen in the host's /proc, and the store has the same path inside and outside.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-T = TypeVar("T")
+from outside import Process, cut, read_process, run, wait_until
+
+__all__ = ["Cluster", "Job", "Process", "wait_until"]
+
 PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 GONE_STATES = {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}
 
@@ -36,31 +40,6 @@ class Job:
     user: str
 
 
-@dataclass(frozen=True)
-class Process:
-    """A process of a job, seen from the host."""
-
-    pid: int
-    argv: list[str]
-    environ: dict[str, str]
-
-    @property
-    def node(self) -> str:
-        return self.environ.get("SLURMD_NODENAME", "")
-
-
-def wait_until(condition: Callable[[], T], timeout_s: float, what: str, step_s: float = 0.2) -> T:
-    """Poll until the condition is true and return its value; fails with `what` after the time-out."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() >= deadline:
-            raise AssertionError(f"not within {timeout_s:g} s: {what} (last value: {value!r})")
-        time.sleep(step_s)
-
-
 class Cluster:
     """A running cluster, or one lane of it (some nodes with partitions of their own) for parallel tests."""
 
@@ -68,7 +47,9 @@ class Cluster:
         self.facts = dict(facts)
         self.json_path = Path(facts["dir"]) / "cluster.json"
         self.all_nodes: list[str] = list(facts["nodes"])
-        self.nodes = self.all_nodes[lane::lanes] if lanes > 1 else self.all_nodes
+        if lanes > 1 and int(facts["lanes"]) < lanes:
+            raise RuntimeError(f"{lanes} pytest workers need a cluster with lanes: `mini-slurm up --lanes {lanes}`")
+        self.nodes = self.all_nodes[lane :: int(facts["lanes"])] if lanes > 1 else self.all_nodes
         self.user: str = facts["user"]["name"]
         self.store = Path(facts["store"])
         self.timers: str = facts["timers"]
@@ -83,7 +64,7 @@ class Cluster:
         """The cluster that MINI_SLURM_JSON names; fails with a sentence when there is none."""
         path = os.environ.get("MINI_SLURM_JSON")
         if not path:
-            raise RuntimeError("MINI_SLURM_JSON is not set: run `docker/mini-slurm test --live`, or `up` and `env` first")
+            raise RuntimeError("MINI_SLURM_JSON is not set: run `mini-slurm test --live`, or `up` and `env`")
         cluster = cls(json.loads(Path(path).read_text(encoding="utf-8")), lane, lanes)
         answer = cluster.slurm("scontrol", "ping", check=False)
         if "UP" not in answer:
@@ -95,20 +76,6 @@ class Cluster:
     def partition(self, kind: str = "batch") -> str:
         """Name of this lane's partition of a kind: batch, graced (GraceTime 20) or urgent (preempts both)."""
         return self._prefix + kind
-
-    def make_partitions(self) -> None:
-        """Create the lane's partitions over the lane's nodes (root's right)."""
-        if not self._prefix:
-            return
-        nodes = "Nodes=" + ",".join(self.nodes)
-        common = [nodes, "State=UP", "DefaultTime=60", "PreemptMode=REQUEUE", "PriorityTier=1"]
-        kinds = {"batch": common, "graced": [*common, "GraceTime=20"]}
-        kinds["urgent"] = [nodes, "State=UP", "DefaultTime=60", "PreemptMode=OFF", "PriorityTier=10"]
-        known = self.slurm("sinfo", "-h", "-o", "%R").split()
-        for kind, words in kinds.items():
-            name = self.partition(kind)
-            verb = "update" if name in known else "create"
-            self.slurm("scontrol", verb, f"PartitionName={name}", *words)
 
     # -- running things ---------------------------------------------------------------------------
 
@@ -127,25 +94,37 @@ class Cluster:
         full_env = {**self.user_env(), **(env or {})}
         if self.docker:
             settings = [f"{key}={value}" for key, value in full_env.items()]
-            prefix = ["docker", "exec", "-i", "-u", str(user["uid"]), "-w", where, self._container("login"), "env", "-i"]
-            return _run([*prefix, *settings, *words], timeout_s=timeout_s, stdin=stdin)
-        return _run(
+            prefix = [
+                "docker",
+                "exec",
+                "-i",
+                "-u",
+                str(user["uid"]),
+                "-w",
+                where,
+                self._container("login"),
+                "env",
+                "-i",
+            ]
+            return run([*prefix, *settings, *words], timeout_s=timeout_s, stdin=stdin)
+        return run(
             words, env=full_env, cwd=where, timeout_s=timeout_s, stdin=stdin, uid=int(user["uid"]), gid=int(user["gid"])
         )
 
     def user_env(self) -> dict[str, str]:
-        """The researcher's environment after login."""
+        """The researcher's environment after login; in a lane sbatch's default partition is the lane's."""
         venv = f"{self.facts['venv']}/bin"
         home, name = str(self.facts["user"]["home"]), self.user
         fixed = {"HOME": home, "USER": name, "LOGNAME": name, "SHELL": "/bin/bash", "LANG": "C.UTF-8"}
-        return {**fixed, "PATH": f"{venv}:{PATH}", "SLURM_CONF": str(self.facts["slurm_conf"])}
+        lane = {"SBATCH_PARTITION": self.partition("batch")} if self._prefix else {}
+        return {**fixed, **lane, "PATH": f"{venv}:{PATH}", "SLURM_CONF": str(self.facts["slurm_conf"])}
 
     def as_root(self, *argv: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
         """Run a command as root (the cluster's administrator) on the login host."""
         env = {"PATH": PATH, "SLURM_CONF": str(self.facts["slurm_conf"]), "LANG": "C.UTF-8", "HOME": "/root"}
         if self.docker:
-            return _run(["docker", "exec", "-i", self._container("login"), *argv], timeout_s=timeout_s)
-        return _run(list(argv), env=env, timeout_s=timeout_s)
+            return run(["docker", "exec", "-i", self._container("login"), *argv], timeout_s=timeout_s)
+        return run(list(argv), env=env, timeout_s=timeout_s)
 
     def slurm(self, *argv: str, check: bool = True, timeout_s: float = 60) -> str:
         """Output of one of Slurm's commands, run as root."""
@@ -177,7 +156,7 @@ class Cluster:
         if done.returncode != 0 and "Invalid job id" not in done.stderr:
             raise AssertionError(f"squeue: {done.stderr.strip()}")
         widths = [12, 24, 8, 32, 32, 256, 200]
-        return [self._parse_job(_cut(line, widths)) for line in done.stdout.splitlines() if line.strip()]
+        return [self._parse_job(cut(line, widths)) for line in done.stdout.splitlines() if line.strip()]
 
     def _parse_job(self, cells: list[str]) -> Job:
         job_id, state, restarts, partition, user, nodes, reason = cells
@@ -196,15 +175,14 @@ class Cluster:
 
     def wait_state(self, job_id: int, *states: str, timeout_s: float = 30) -> Job:
         """Wait until the job is in one of the states."""
-        found: list[Job] = []
-
-        def look() -> bool:
-            row = self.job(job_id)
-            found[:] = [row] if row else []
-            return bool(row and row.state in states)
-
-        wait_until(look, timeout_s, f"job {job_id} in {' or '.join(states)}, now {found or self.sacct(job_id)}")
-        return found[0]
+        deadline = time.monotonic() + timeout_s
+        while (row := self.job(job_id)) is None or row.state not in states:
+            if time.monotonic() >= deadline:
+                raise AssertionError(
+                    f"job {job_id} is not {' or '.join(states)} after {timeout_s:g} s: {row or 'purged'}"
+                )
+            time.sleep(0.2)
+        return row
 
     def wait_gone(self, job_id: int, timeout_s: float = 60) -> None:
         """Wait until the job is finished or purged."""
@@ -226,8 +204,13 @@ class Cluster:
         return [row["State"].split()[0] for row in self.sacct(job_id)]
 
     def node_state(self, node: str) -> str:
-        """A node's state as `sinfo %T` spells it, such as idle, mixed, down*."""
-        return self.slurm("sinfo", "-h", "-N", "-n", node, "-o", "%T").split("\n")[0].strip()
+        """A node's state as scontrol has it, in lower case: idle, mixed, down*, idle+drain ..."""
+        return self.node_states([node])[node]
+
+    def node_states(self, nodes: Sequence[str]) -> dict[str, str]:
+        """Node -> state. From scontrol: after a restart sinfo 22.05 may print mixed for an empty node."""
+        text = self.slurm("scontrol", "-o", "show", "node", ",".join(nodes))
+        return {name: state.lower() for name, state in re.findall(r"NodeName=(\S+).*? State=(\S+)", text)}
 
     def processes(self, job_id: int | None = None, node: str | None = None) -> list[Process]:
         """Live processes of the cluster's jobs, by SLURM_JOB_ID in their environment, from the host's /proc."""
@@ -235,7 +218,7 @@ class Cluster:
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
                 continue
-            process = _read_process(entry)
+            process = read_process(entry)
             if process is None or "SLURM_JOB_ID" not in process.environ or not self._ours(process):
                 continue
             if job_id is not None and process.environ["SLURM_JOB_ID"] != str(job_id):
@@ -251,10 +234,9 @@ class Cluster:
     # -- breaking ---------------------------------------------------------------------------------
 
     def fault(self, action: str, target: str) -> None:
-        """`mini-slurm fault`: kill, power-off, stop, cont, term or start a node or daemon."""
-        script = str(self.facts["mini_slurm"])
-        words = ["fault", action, target, "--dir", str(self.facts["dir"]), "--name", str(self.facts["name"])]
-        done = _run([script, *words], timeout_s=90)
+        """`mini-slurm fault`: kill, power-off, stop, cont, term, start or heal a node or daemon."""
+        cluster = ["--dir", str(self.facts["dir"]), "--name", str(self.facts["name"])]
+        done = run([str(self.facts["mini_slurm"]), "fault", action, target, *cluster], timeout_s=90)
         if done.returncode != 0:
             raise AssertionError(f"mini-slurm fault {action} {target}: {done.stderr.strip()}")
 
@@ -293,17 +275,16 @@ class Cluster:
         if not active:
             return
         self.slurm("scancel", *(str(job.job_id) for job in active), check=False)
-        wanted = {str(job.job_id) for job in active}
-        for process in self.processes():
-            if process.environ["SLURM_JOB_ID"] in wanted:
-                _kill(process.pid)
+        for process in [process for job in active for process in self.processes(job.job_id)]:
+            with contextlib.suppress(ProcessLookupError):
+                self.signal_process(process, signal.SIGKILL)
 
     def _in_lane(self, job: Job) -> bool:
         return not self._prefix or job.partition.startswith(self._prefix)
 
     def restore(self, timeout_s: float = 60) -> None:
         """All daemons running, no job of the lane left, all nodes of the lane idle."""
-        self._revive_daemons()
+        self.fault("heal", ",".join(self.nodes))
         wait_until(lambda: "UP" in self.slurm("scontrol", "ping", check=False), 30, "slurmctld answers again")
         deadline = time.monotonic() + timeout_s
         while (bad := self._unclean()) and time.monotonic() < deadline:
@@ -313,74 +294,16 @@ class Cluster:
         if bad:
             raise AssertionError(f"the cluster did not come back to rest within {timeout_s:g} s: {bad}")
 
-    def _revive_daemons(self) -> None:
-        script = str(self.facts["mini_slurm"])
-        words = ["fault", "heal", ",".join(self.nodes), "--dir", str(self.facts["dir"]), "--name", str(self.facts["name"])]
-        done = _run([script, *words], timeout_s=90)
-        if done.returncode != 0:
-            raise AssertionError(f"mini-slurm fault heal: {done.stderr.strip()}")
-
     def resume_nodes(self) -> None:
         """Undo drain and down on the lane's nodes."""
-        for node in self.nodes:
-            if re.match(r"(down|drain|fail)", self.node_state(node)):
+        for node, state in self.node_states(self.nodes).items():
+            if re.search(r"down|drain|fail", state):
                 self.slurm("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
 
     def _unclean(self) -> list[str]:
         jobs = [f"job {j.job_id} {j.state}" for j in self.jobs() if j.state not in GONE_STATES and self._in_lane(j)]
-        states = {node: self.node_state(node) for node in self.nodes}
+        states = self.node_states(self.nodes)
         return jobs + [f"{node} {state}" for node, state in states.items() if state != "idle"]
 
     def _container(self, service: str) -> str:
         return str(self.facts["containers"][service])
-
-
-def _run(
-    argv: list[str],
-    *,
-    timeout_s: float,
-    env: Mapping[str, str] | None = None,
-    cwd: str | None = None,
-    stdin: str | None = None,
-    uid: int | None = None,
-    gid: int | None = None,
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        argv,
-        env=None if env is None else dict(env),
-        cwd=cwd,
-        input=stdin or "",
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=timeout_s,
-        user=uid,
-        group=gid,
-        extra_groups=None if uid is None else [],
-    )
-
-
-def _cut(line: str, widths: Sequence[int]) -> list[str]:
-    """Cells of a fixed-width line."""
-    cells, at = [], 0
-    for width in widths:
-        cells.append(line[at : at + width].strip())
-        at += width
-    return cells
-
-
-def _read_process(entry: Path) -> Process | None:
-    try:
-        environ = (entry / "environ").read_bytes().decode("utf-8", "replace").split("\0")
-        argv = (entry / "cmdline").read_bytes().decode("utf-8", "replace").rstrip("\0").split("\0")
-    except OSError:
-        return None
-    pairs = (item.partition("=") for item in environ if "=" in item)
-    return Process(int(entry.name), argv, {key: value for key, _, value in pairs})
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -51,6 +51,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if unfit:
         config.hook.pytest_deselected(items=unfit)
         items[:] = [item for item in items if item not in unfit]
+    items.sort(key=lambda item: item.get_closest_marker("whole_cluster") is not None)  # those who run alone come last
 
 
 @pytest.fixture(scope="session")
@@ -60,9 +61,6 @@ def cluster_session() -> Cluster:
     lanes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     lane = int(worker.removeprefix("gw")) if worker else 0
     cluster = Cluster.from_env(lane, lanes)
-    if not cluster.nodes:
-        pytest.fail(f"{lanes} workers but only {len(cluster.all_nodes)} nodes: each worker needs nodes of its own")
-    cluster.make_partitions()
     cluster.restore()
     return cluster
 
@@ -114,7 +112,7 @@ def store(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Path]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.when == "call" and report.failed:
         item.failed = True  # type: ignore[attr-defined]

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from cluster import Cluster, wait_until
+from cluster import Cluster, Process, wait_until
 
 # Ignores every polite signal and says what it got, in a file: srun's output is cut off once a step is being killed.
 STUBBORN = """#!/bin/bash
@@ -99,7 +99,9 @@ def test_an_out_of_memory_kill_is_real(cluster: Cluster, store: Path) -> None:
     assert "oom" in (store / "log").read_text(encoding="utf-8").lower()
     if cluster.has_accounting:
         wait_until(
-            lambda: "OUT_OF_MEMORY" in [row["State"] for row in cluster.sacct(job_id, steps=True)], 15, "OUT_OF_MEMORY row"
+            lambda: "OUT_OF_MEMORY" in [row["State"] for row in cluster.sacct(job_id, steps=True)],
+            15,
+            "OUT_OF_MEMORY row",
         )
 
 
@@ -163,14 +165,18 @@ def test_a_requeue_waits_for_cred_expire_unless_released(cluster: Cluster, store
     cluster.wait_state(job_id, "RUNNING")
     asked = time.monotonic()
     assert cluster.as_user("scontrol", "requeue", str(job_id)).returncode == 0
-    wait_until(lambda: (row := cluster.job(job_id)) and row.restarts == 1 and row.state == "RUNNING", 60, "the second run")
+    wait_until(
+        lambda: (row := cluster.job(job_id)) and row.restarts == 1 and row.state == "RUNNING", 60, "the second run"
+    )
     assert delay <= time.monotonic() - asked <= delay + 15
 
 
 @pytest.mark.default_timers
 def test_slurms_own_timers_are_in_force(cluster: Cluster) -> None:
     text = cluster.slurm("scontrol", "show", "config")
-    found = {line.partition("=")[0].strip(): line.partition("=")[2].strip() for line in text.splitlines() if "=" in line}
+    found = {
+        line.partition("=")[0].strip(): line.partition("=")[2].strip() for line in text.splitlines() if "=" in line
+    }
     assert found["KillWait"] == "30 sec"
     assert found["SlurmdTimeout"] == "300 sec"
     assert found["MinJobAge"] == "300 sec"
@@ -213,11 +219,13 @@ def _sacct_has(cluster: Cluster, job_id: int, state: str) -> bool:
 def test_sigkill_of_a_rank_is_seen_by_srun(cluster: Cluster, store: Path) -> None:
     script = "#!/bin/bash\nsrun -n2 --kill-on-bad-exit=1 sleep 300\necho rc $? >rc\n"
     job_id = cluster.sbatch("-n2", "-o", "log", script=script, cwd=store)
-    found = wait_until(
-        lambda: [p for p in cluster.processes(job_id) if p.argv[:1] == ["sleep"]][1:] and cluster.processes(job_id), 20, "ranks"
-    )
-    victim = next(p for p in found if p.argv[0].endswith("sleep"))
-    cluster.signal_process(victim, signal.SIGKILL)
+    ranks = wait_until(lambda: _two_ranks(cluster, job_id), 20, "two ranks")
+    cluster.signal_process(ranks[0], signal.SIGKILL)
     cluster.wait_gone(job_id)
     assert (store / "rc").read_text(encoding="ascii").split()[1] in ("137", "143")
     assert "Killed" in (store / "log").read_text(encoding="utf-8")
+
+
+def _two_ranks(cluster: Cluster, job_id: int) -> list[Process]:
+    ranks = [p for p in cluster.processes(job_id) if Path(p.argv[0]).name == "sleep"]
+    return ranks if len(ranks) == 2 else []

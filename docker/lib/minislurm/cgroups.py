@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -60,10 +61,8 @@ def remove(directory: Path) -> None:
     """Remove a cgroup with all its children; one that is still in use stays."""
     for child in _children(directory):
         remove(child)
-    try:
+    with contextlib.suppress(OSError):
         directory.rmdir()
-    except OSError:
-        pass
 
 
 def pids_in(directory: Path) -> set[int]:

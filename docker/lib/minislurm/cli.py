@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from minislurm import describe, faults, native, procs, users, venv
+from minislurm import commands, describe, faults, native, procs, users, venv
 from minislurm.errors import MiniSlurmError
 from minislurm.say import say
 from minislurm.settings import DEFAULT_DIR, REPO, TIMERS, Settings, load_settings
@@ -67,6 +67,7 @@ def _up_options() -> Parser:
     options.add_argument("--cgroup", choices=("auto", "v1", "v2", "none"), help="confine steps with cgroups (auto)")
     options.add_argument("--port-base", type=int, help="first TCP port (default: a free block from 26800)")
     options.add_argument("--set", dest="extra", action="append", metavar="KEY=VALUE", help="a line for slurm.conf")
+    options.add_argument("--lanes", type=int, help="partitions for N tests side by side, each with its own nodes (1)")
     options.add_argument("--fresh", action="store_true", help="forget jobs, accounting and stores of earlier starts")
     options.add_argument("--no-venv", action="store_true", help="do not install slurmtrain")
     return options
@@ -76,7 +77,8 @@ def directory_of(args: argparse.Namespace) -> Path:
     """Where the cluster named on the command line lies."""
     if not re.fullmatch(r"[a-z]([a-z0-9-]{0,14}[a-z])?", args.name):
         raise MiniSlurmError(
-            f"cluster name {args.name!r}: 1 to 16 lower-case letters, digits and dashes, no digit or dash at its end.", code=2
+            f"cluster name {args.name!r}: 1 to 16 lower-case letters, digits and dashes, no digit or dash at its end.",
+            code=2,
         )
     if args.dir:
         return Path(args.dir).resolve()
@@ -86,11 +88,20 @@ def directory_of(args: argparse.Namespace) -> Path:
 
 def wanted_settings(args: argparse.Namespace) -> Settings:
     """Settings from the command line, on top of nothing but the defaults."""
-    given = {key: getattr(args, key) for key in ("nodes", "cpus", "gpus", "timers", "cgroup", "port_base", "extra", "slurm")}
+    given = {
+        key: getattr(args, key)
+        for key in ("nodes", "cpus", "gpus", "timers", "cgroup", "port_base", "extra", "slurm", "lanes")
+    }
     given["memory_mib"] = args.memory_mib
     chosen = {key: value for key, value in given.items() if value is not None}
     settings = replace(Settings(), name=args.name, directory=str(directory_of(args)), **chosen)
-    for key, low, high in (("nodes", 1, 50), ("cpus", 1, 256), ("gpus", 0, 16), ("memory_mib", 500, 10**7)):
+    for key, low, high in (
+        ("nodes", 1, 50),
+        ("cpus", 1, 256),
+        ("gpus", 0, 16),
+        ("memory_mib", 500, 10**7),
+        ("lanes", 1, settings.nodes),
+    ):
         if not low <= getattr(settings, key) <= high:
             option = key.replace("_", "-")
             raise MiniSlurmError(f"--{option} {getattr(settings, key)}: expected {low} to {high}.", code=2)
@@ -152,11 +163,11 @@ def _finish(args: argparse.Namespace, settings: Settings) -> None:
 
 
 def _already_running(args: argparse.Namespace, before: Settings, wanted: Settings) -> Settings:
-    for key in ("nodes", "cpus", "gpus", "timers", "memory_mib", "port_base", "extra"):
+    for key in ("nodes", "cpus", "gpus", "timers", "memory_mib", "port_base", "lanes", "extra"):
         if getattr(args, key) is not None and getattr(before, key) != getattr(wanted, key):
             option = {"extra": "set"}.get(key, key.replace("_", "-"))
             raise MiniSlurmError(
-                f"already running in {before.directory} with --{option} {getattr(before, key)}; run `down` first to change it."
+                f"already running in {before.directory} with --{option} {getattr(before, key)}; change it after `down`."
             )
     say(f"already running in {before.directory}")
     _finish(args, before)
@@ -191,15 +202,15 @@ def status(args: argparse.Namespace) -> int:
     settings = existing(args)
     alive = native.running(settings)
     missing = [name for name in native.daemons(settings) if name not in alive]
-    states = native.node_states(settings) if "slurmctld" in alive else {}
-    print(f"cluster {settings.cluster_name} in {settings.directory}: {'running' if not missing else 'not (wholly) running'}")
+    states = commands.node_states(settings) if "slurmctld" in alive else {}
+    print(f"cluster {settings.cluster_name} in {settings.directory}: {'not wholly ' if missing else ''}running")
     print(f"  timers {settings.timers}, cgroup {settings.cgroup}, accounting {'on' if settings.accounting else 'off'}")
     for name in native.daemons(settings):
         record = procs.load_record(settings.layout.run, name)
         node = name.removeprefix("slurmd-") if name.startswith("slurmd-") else ""
         state = f"  {states.get(node, 'unknown')}" if node else ""
         print(f"  {name:<12} {'pid ' + str(record.pid) if record and name in alive else 'not running':<14}{state}")
-    return 0 if not missing and native.nodes_ready(settings) else 1
+    return 0 if not missing and commands.nodes_ready(settings) else 1
 
 
 def shell(args: argparse.Namespace, settings: Settings) -> int:

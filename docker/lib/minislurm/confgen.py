@@ -8,6 +8,13 @@ from string import Template
 
 from minislurm.settings import CONF, TIMERS, Settings
 
+# batch: may be preempted at once. graced: 20 s of warning first. urgent: preempts both.
+PARTITIONS = {
+    "batch": "PriorityTier=1 PreemptMode=REQUEUE",
+    "graced": "PriorityTier=1 PreemptMode=REQUEUE GraceTime=20",
+    "urgent": "PriorityTier=10 PreemptMode=OFF",
+}
+
 
 @dataclass(frozen=True)
 class Place:
@@ -32,7 +39,9 @@ class Place:
     mariadb_port: int
 
 
-def render_all(settings: Settings, place: Place, *, cgroup: str, storage_pass: str, version: tuple[int, int]) -> dict[str, str]:
+def render_all(
+    settings: Settings, place: Place, *, cgroup: str, storage_pass: str, version: tuple[int, int]
+) -> dict[str, str]:
     """File name -> text of every configuration file. `cgroup` is v1, v2 or none."""
     values = {
         **{key: str(value) for key, value in vars(place).items()},
@@ -50,6 +59,8 @@ def render_all(settings: Settings, place: Place, *, cgroup: str, storage_pass: s
         "cgroup_lines": "\n".join(_cgroup_lines(cgroup, version)),
         "gres_lines": "\n".join(_gres_lines(settings, place.device_dir)),
         "node_lines": "\n".join(_node_lines(place)),
+        **{f"{kind}_rules": rules for kind, rules in PARTITIONS.items()},
+        "lane_lines": "\n".join(_lane_lines(settings)),
         "accounting_lines": "\n".join(_accounting_lines(settings, place)),
         "gres": f" Gres=gpu:{settings.gpu_type}:{settings.gpus}" if settings.gpus else "",
         "storage_pass": storage_pass,
@@ -104,6 +115,21 @@ def _node_lines(place: Place) -> list[str]:
         f"NodeName={node} NodeHostname={host} NodeAddr={address} Port={port}"
         for node, (host, address, port) in place.node_addresses.items()
     ]
+
+
+def _lane_lines(settings: Settings) -> list[str]:
+    """Partitions for tests that run side by side: lane K has every N-th node, in partitions laneK-*.
+
+    They stand in the file, as a partition made with scontrol is lost when slurmctld restarts.
+    """
+    if settings.lanes < 2:
+        return []
+    lines = ["# lanes for parallel tests"]
+    for lane in range(settings.lanes):
+        nodes = ",".join(settings.node_names[lane :: settings.lanes])
+        for kind, rules in PARTITIONS.items():
+            lines.append(f"PartitionName=lane{lane}-{kind} Nodes={nodes} {rules}")
+    return lines
 
 
 def _accounting_lines(settings: Settings, place: Place) -> list[str]:

@@ -6,9 +6,10 @@ import json
 import os
 import pwd
 import shlex
+from pathlib import Path
 from typing import Any
 
-from minislurm import native, packages, procs
+from minislurm import commands, native, packages, procs
 from minislurm.settings import REPO, TIMERS, Settings
 
 
@@ -22,16 +23,17 @@ def native_facts(settings: Settings) -> dict[str, Any]:
         "backend": "native",
         "name": settings.name,
         "cluster_name": settings.cluster_name,
-        "slurm_version": native.slurm_version(),
+        "slurm_version": commands.slurm_version(),
         "slurm_conf": str(layout.slurm_conf),
-        "bin_dir": os.path.dirname(packages.program("squeue") or "/usr/bin/squeue"),
-        "sbin_dir": os.path.dirname(packages.program("slurmctld") or "/usr/sbin/slurmctld"),
+        "bin_dir": str(Path(packages.program("squeue") or "/usr/bin/squeue").parent),
+        "sbin_dir": str(Path(packages.program("slurmctld") or "/usr/sbin/slurmctld").parent),
         "nodes": settings.node_names,
         "cpus_per_node": settings.cpus,
         "gpus_per_node": settings.gpus,
         "gpu_type": settings.gpu_type,
         "memory_mib_per_node": settings.memory_mib,
         "partitions": ["batch", "graced", "urgent"],
+        "lanes": settings.lanes,
         "timers": settings.timers,
         "timer_values": TIMERS[settings.timers],
         "accounting": settings.accounting,

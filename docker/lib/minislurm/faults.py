@@ -26,7 +26,9 @@ def inject(settings: Settings, action: str, target: str) -> None:
     names = native.daemons(settings)
     name = f"slurmd-{target}" if target in settings.node_names else target
     if name not in names:
-        raise MiniSlurmError(f"unknown target {target!r}: expected one of {', '.join([*settings.node_names, *names[:4]])}.", code=2)
+        raise MiniSlurmError(
+            f"unknown target {target!r}: expected one of {', '.join([*settings.node_names, *names[:4]])}.", code=2
+        )
     if action == "power-off":
         if target not in settings.node_names:
             raise MiniSlurmError(f"power-off takes a node, not {target!r}.", code=2)

@@ -7,7 +7,17 @@ import os
 from minislurm import cgroups, procs
 from minislurm.settings import Settings
 
-DAEMONS = {"slurmctld", "slurmd", "slurmdbd", "slurmstepd", "munged", "mariadbd", "slurmctld-wlm", "slurmd-wlm"}
+DAEMONS = {
+    "slurmctld",
+    "slurmd",
+    "slurmdbd",
+    "slurmstepd",
+    "munged",
+    "mariadbd",
+    "slurmctld-wlm",
+    "slurmd-wlm",
+    "slurmstepd-wlm",
+}
 
 
 def of_cluster(settings: Settings) -> dict[int, str]:
@@ -60,21 +70,14 @@ def of_node(settings: Settings, node: str) -> list[procs.Identity]:
 
 
 def _rank(pid: int) -> int:
-    name = os.path.basename(procs.executable_of(pid))
+    name = procs.executable_of(pid)
     return 0 if name.startswith("slurmd") else 1 if name.startswith("slurmstepd") else 2
 
 
 def _is_daemon_of(pid: int, root: str) -> bool:
-    if os.path.basename(procs.executable_of(pid)).removesuffix(" (deleted)") not in DAEMONS:
+    if procs.executable_of(pid) not in DAEMONS:
         return False
-    return any(path.startswith(root) for path in procs.open_files_of(pid)) or _cwd(pid).startswith(root)
-
-
-def _cwd(pid: int) -> str:
-    try:
-        return os.readlink(f"/proc/{pid}/cwd")
-    except OSError:
-        return ""
+    return any(path.startswith(root) for path in [*procs.open_files_of(pid), procs.directory_of(pid)])
 
 
 def _node_of_daemon(pid: int, settings: Settings) -> str:

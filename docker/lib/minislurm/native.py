@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pwd
 import secrets
 import shutil
@@ -10,13 +9,13 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from minislurm import cgroups, confgen, members, packages, ports, procs, users
+from minislurm import cgroups, commands, members, packages, ports, procs, tree
 from minislurm.errors import MiniSlurmError
 from minislurm.say import elapsed, say, warn
 from minislurm.settings import Settings, load_settings, save_settings
 
 
-class CgroupTrouble(Exception):
+class CgroupError(Exception):
     """slurmd or a first step failed with the chosen cgroup mode."""
 
 
@@ -31,30 +30,6 @@ def running(settings: Settings) -> list[str]:
     return [name for name in daemons(settings) if procs.is_running(settings.layout.run, name)]
 
 
-def slurm_env(settings: Settings) -> dict[str, str]:
-    """Environment for root's Slurm commands: this cluster's file and nothing of the caller's Slurm."""
-    return {"PATH": packages.PATH, "SLURM_CONF": str(settings.layout.slurm_conf), "LC_ALL": "C.UTF-8", "HOME": "/root"}
-
-
-def slurm(settings: Settings, *argv: str, timeout_s: float = 15) -> subprocess.CompletedProcess[str]:
-    """Run one of Slurm's commands as root; a command that hangs counts as failed (rc 124)."""
-    try:
-        return subprocess.run(
-            argv, env=slurm_env(settings), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s
-        )
-    except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(argv, 124, "", f"{argv[0]} did not answer within {timeout_s:g} s")
-
-
-def slurm_version() -> str:
-    """The installed Slurm's version, such as 22.05.8."""
-    out = subprocess.run(
-        [packages.require_program("slurmctld", "slurmctld"), "-V"], capture_output=True, text=True, timeout=20
-    ).stdout
-    words = out.split()
-    return words[1] if len(words) > 1 else "0.0"
-
-
 def up(settings: Settings) -> Settings:
     """Start everything; returns the settings with ports and cgroup mode filled in."""
     programs = dict(packages.SLURM_PROGRAMS)
@@ -67,7 +42,7 @@ def up(settings: Settings) -> Settings:
     started = replace(settings, port_base=base, cgroup=mode)
     try:
         _start(started)
-    except CgroupTrouble as exc:
+    except CgroupError as exc:
         if settings.cgroup != "auto" or mode == "none":
             raise MiniSlurmError(f"slurmd did not start with cgroup mode {mode}: {exc}") from exc
         warn(f"cgroups ({mode}) do not work here ({exc}); going on without them.")
@@ -86,8 +61,8 @@ def _bases_of_others(settings: Settings) -> set[int]:
 
 
 def _start(settings: Settings) -> None:
-    user = _make_tree(settings)
-    _write_config(settings)
+    user = tree.make_tree(settings)
+    tree.write_config(settings)
     save_settings(settings)
     _start_munged(settings)
     if settings.accounting:
@@ -102,99 +77,12 @@ def _start(settings: Settings) -> None:
         _try_step(settings)
 
 
-def _make_tree(settings: Settings) -> pwd.struct_passwd:
-    layout = settings.layout
-    slurm_user = pwd.getpwnam("slurm")
-    layout.root.mkdir(parents=True, exist_ok=True)
-    owners = {layout.state: "slurm", layout.log: "slurm", layout.run: "slurm", layout.munge_socket.parent: "munge"}
-    if settings.accounting:
-        owners[layout.database] = "mysql"
-    for path in (layout.root, layout.etc, layout.spool, layout.devices, layout.shared):
-        path.mkdir(exist_ok=True)
-        path.chmod(0o755)
-    for path, owner in owners.items():
-        path.mkdir(exist_ok=True)
-        shutil.chown(path, owner, owner)
-        path.chmod(0o755)
-    layout.run.chmod(0o1777)  # pid files and sockets of mysql, munge and slurm
-    _make_devices(settings)
-    user = users.ensure_user(settings.user, layout.home(settings.user))
-    users.make_dirs(settings, user, _profile(settings))
-    for node in settings.node_names:
-        (layout.spool / node).mkdir(exist_ok=True)
-    os.chown(layout.spool, slurm_user.pw_uid, slurm_user.pw_gid)
-    return user
-
-
-def _profile(settings: Settings) -> str:
-    layout = settings.layout
-    return f'export SLURM_CONF={layout.slurm_conf}\nexport PATH="{layout.venv}/bin:$PATH"\n'
-
-
-def _make_devices(settings: Settings) -> None:
-    """Character devices that behave like /dev/null; links to it where mknod is not allowed."""
-    for number in range(settings.gpus):
-        path = settings.layout.devices / f"gpu{number}"
-        if path.is_char_device():
-            continue
-        path.unlink(missing_ok=True)
-        try:
-            os.mknod(path, 0o20666, os.makedev(1, 3))
-            path.chmod(0o666)
-            path.open("wb").close()  # a nodev mount makes the node but refuses to open it
-        except OSError:
-            path.unlink(missing_ok=True)
-            path.symlink_to("/dev/null")
-
-
-def _write_config(settings: Settings) -> None:
-    layout = settings.layout
-    secret = layout.etc / "storage.pass"
-    if not secret.exists():
-        secret.touch(mode=0o600)
-        secret.write_text(secrets.token_hex(16), encoding="ascii")
-    all_ports = settings.ports
-    place = confgen.Place(
-        controller="localhost",
-        dbd_host="localhost",
-        storage_host="127.0.0.1",
-        bind_address="127.0.0.1",
-        db_client="127.0.0.1",
-        etc_dir=str(layout.etc),
-        run_dir=str(layout.run),
-        log_dir=str(layout.log),
-        state_dir=str(layout.state),
-        spool_dir=str(layout.spool),
-        db_dir=str(layout.database),
-        device_dir=str(layout.devices),
-        munge_socket=str(layout.munge_socket),
-        node_addresses={node: ("localhost", "127.0.0.1", all_ports[f"slurmd-{node}"]) for node in settings.node_names},
-        slurmctld_port=all_ports["slurmctld"],
-        slurmdbd_port=all_ports["slurmdbd"],
-        mariadb_port=all_ports["mariadb"],
-    )
-    version = tuple(int(part) for part in slurm_version().split(".")[:2])
-    rendered = confgen.render_all(
-        settings, place, cgroup=settings.cgroup, storage_pass=secret.read_text(encoding="ascii"), version=(version[0], version[1])
-    )
-    owners = {"slurmdbd.conf": "slurm", "mariadb.cnf": "mysql", "mariadb-init.sql": "mysql"}
-    for name, text in rendered.items():
-        path = layout.etc / name
-        path.unlink(missing_ok=True)
-        path.touch(mode=0o600)
-        path.write_text(text, encoding="utf-8")
-        if name in owners:
-            shutil.chown(path, owners[name], owners[name])
-        else:
-            path.chmod(0o644)
-
-
 def start_daemon(settings: Settings, name: str) -> None:
     """Start one daemon by its name (as in `daemons`), without waiting for it."""
     layout = settings.layout
     argv, user = _command(settings, name)
     procs.start_daemon(
-        layout.run, name, argv, env=slurm_env(settings), log=layout.log / f"{name}.out", user=user
+        layout.run, name, argv, env=commands.slurm_env(settings), log=layout.log / f"{name}.out", user=user
     )
 
 
@@ -203,8 +91,18 @@ def _command(settings: Settings, name: str) -> tuple[list[str], str | None]:
     layout = settings.layout
     if name == "munged":
         folder = layout.munge_socket.parent
-        argv = ["munged", "--foreground", "--force", f"--socket={layout.munge_socket}", f"--key-file={folder}/munge.key"]
-        argv += [f"--log-file={folder}/munged.log", f"--pid-file={folder}/munged.pid", f"--seed-file={folder}/munged.seed"]
+        argv = [
+            "munged",
+            "--foreground",
+            "--force",
+            f"--socket={layout.munge_socket}",
+            f"--key-file={folder}/munge.key",
+        ]
+        argv += [
+            f"--log-file={folder}/munged.log",
+            f"--pid-file={folder}/munged.pid",
+            f"--seed-file={folder}/munged.seed",
+        ]
         return [_path(argv[0]), *argv[1:], "--num-threads=4"], "munge"
     if name == "mariadb":
         return [_path("mariadbd"), f"--defaults-file={layout.etc}/mariadb.cnf"], "mysql"
@@ -237,7 +135,11 @@ def _start_munged(settings: Settings) -> None:
 def _start_database(settings: Settings) -> None:
     layout = settings.layout
     if not (layout.database / "mysql").is_dir():
-        argv = [_path("mariadb-install-db"), f"--defaults-file={layout.etc}/mariadb.cnf", f"--datadir={layout.database}"]
+        argv = [
+            _path("mariadb-install-db"),
+            f"--defaults-file={layout.etc}/mariadb.cnf",
+            f"--datadir={layout.database}",
+        ]
         argv += ["--user=mysql", "--skip-test-db", "--auth-root-authentication-method=socket"]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
         if done.returncode != 0:
@@ -250,7 +152,9 @@ def _start_database(settings: Settings) -> None:
 
 def _start_slurmctld(settings: Settings) -> None:
     start_daemon(settings, "slurmctld")
-    _wait_for(settings, "slurmctld", lambda: "UP" in slurm(settings, "scontrol", "ping", timeout_s=5).stdout, 60)
+    _wait_for(
+        settings, "slurmctld", lambda: "UP" in commands.slurm(settings, "scontrol", "ping", timeout_s=5).stdout, 60
+    )
 
 
 def start_node(settings: Settings, node: str) -> None:
@@ -279,17 +183,6 @@ def last_words(settings: Settings, name: str) -> str:
     return f"{bad[-1][:300] if bad else 'it wrote nothing'} (logs in {log})"
 
 
-def node_states(settings: Settings) -> dict[str, str]:
-    """node -> state as sinfo spells it ('idle', 'mixed', 'down*'); empty when slurmctld is away."""
-    out = slurm(settings, "sinfo", "-h", "-N", "-p", "batch", "-o", "%N %T").stdout
-    return dict(line.split(maxsplit=1) for line in out.splitlines() if len(line.split()) == 2)
-
-
-def nodes_ready(settings: Settings) -> bool:
-    states = node_states(settings)
-    return len(states) == settings.nodes and all(s in ("idle", "mixed", "allocated", "completing") for s in states.values())
-
-
 def _wait_for_nodes(settings: Settings) -> None:
     names = [f"slurmd-{node}" for node in settings.node_names]
     run_dir = settings.layout.run
@@ -297,22 +190,28 @@ def _wait_for_nodes(settings: Settings) -> None:
     def dead() -> list[str]:
         return [name for name in names if not procs.is_running(run_dir, name)]
 
-    procs.wait_until(lambda: bool(dead()) or nodes_ready(settings), 30, 0.1)
+    procs.wait_until(lambda: bool(dead()) or commands.nodes_ready(settings), 30, 0.1)
     if gone := dead():
         words = last_words(settings, gone[0])
-        raise CgroupTrouble(words) if "cgroup" in words else MiniSlurmError(f"{gone[0]} did not start: {words}")
-    if not nodes_ready(settings):
-        raise MiniSlurmError(f"the nodes did not become idle within 30 s: {node_states(settings)} (logs in {settings.layout.log})")
+        raise CgroupError(words) if "cgroup" in words else MiniSlurmError(f"{gone[0]} did not start: {words}")
+    if not commands.nodes_ready(settings):
+        raise MiniSlurmError(
+            f"nodes not idle within 30 s: {commands.node_states(settings)} (logs in {settings.layout.log})"
+        )
 
 
 def _try_step(settings: Settings) -> None:
     """One step on the first node, to see that slurmstepd gets along with the cgroups."""
-    slurm(settings, "scancel", "-u", "root", "-n", "mini-slurm-probe")  # of an `up` that was killed
+    commands.slurm(settings, "scancel", "-u", "root", "-n", "mini-slurm-probe")  # of an `up` that was killed
     argv = ["srun", "-Q", "-J", "mini-slurm-probe", "-w", settings.node_names[0], "-p", "urgent", "-n1", "--mem=50"]
     argv += ["--immediate=10", "true"]
-    done = slurm(settings, *argv, timeout_s=20)
-    if done.returncode != 0 and node_states(settings).get(settings.node_names[0]) in ("idle", "drained", "draining"):
-        raise CgroupTrouble(f"a first step failed: {done.stderr.strip()[-200:]}")
+    done = commands.slurm(settings, *argv, timeout_s=20)
+    if done.returncode != 0 and commands.node_states(settings).get(settings.node_names[0]) in (
+        "idle",
+        "drained",
+        "draining",
+    ):
+        raise CgroupError(f"a first step failed: {done.stderr.strip()[-200:]}")
 
 
 def _register_user(settings: Settings, user: pwd.struct_passwd) -> None:
@@ -320,18 +219,20 @@ def _register_user(settings: Settings, user: pwd.struct_passwd) -> None:
     marker = settings.layout.state / ".registered"
     if marker.exists():
         return
-    procs.wait_until(lambda: bool(slurm(settings, "sacctmgr", "-nP", "show", "cluster").stdout.strip()), 15, 0.2)
+    procs.wait_until(
+        lambda: bool(commands.slurm(settings, "sacctmgr", "-nP", "show", "cluster").stdout.strip()), 15, 0.2
+    )
     for argv in (("account", "lab", "Description=lab"), ("user", user.pw_name, "Account=lab")):
-        slurm(settings, "sacctmgr", "-i", "add", *argv)
+        commands.slurm(settings, "sacctmgr", "-i", "add", *argv)
     marker.touch()
 
 
 def down(settings: Settings, *, cancel: bool = True) -> None:
     """Cancel jobs, stop every daemon and process of the cluster by identity, clean its cgroups."""
     if cancel and procs.is_running(settings.layout.run, "slurmctld"):
-        jobs = slurm(settings, "squeue", "-h", "-o", "%A", timeout_s=5).stdout.split()
+        jobs = commands.slurm(settings, "squeue", "-h", "-o", "%A", timeout_s=5).stdout.split()
         if jobs:
-            slurm(settings, "scancel", *sorted(set(jobs)), timeout_s=10)
+            commands.slurm(settings, "scancel", *sorted(set(jobs)), timeout_s=10)
     clean_up(settings)
 
 
@@ -365,5 +266,6 @@ def _kill_members(settings: Settings, keep: set[int]) -> None:
 
 def report_up(settings: Settings) -> None:
     """One line about the cluster that runs."""
+    version = commands.slurm_version()
     timers = f"timers {settings.timers}, cgroup {settings.cgroup}, accounting {'on' if settings.accounting else 'off'}"
-    say(f"up after {elapsed():.1f} s: Slurm {slurm_version()}, {settings.nodes} nodes, {timers}, in {settings.directory}")
+    say(f"up after {elapsed():.1f} s: Slurm {version}, {settings.nodes} nodes, {timers}, in {settings.directory}")

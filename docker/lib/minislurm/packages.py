@@ -71,7 +71,13 @@ def _apt(argv: list[str]) -> subprocess.CompletedProcess[str]:
     env = {"PATH": PATH, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
     env |= {key: value for key, value in os.environ.items() if key.lower().endswith("_proxy")}
     return subprocess.run(
-        argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=1800
+        argv,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=1800,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -29,10 +30,8 @@ class Identity:
     def send(self, number: signal.Signals) -> None:
         """Send a signal if this very process is still there."""
         if self.alive:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
-            except ProcessLookupError:
-                pass
 
 
 def boot_id() -> str:
@@ -146,7 +145,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float, step_s: float = 
 
 def all_pids() -> list[int]:
     """Every pid that /proc lists."""
-    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 
 
 def environ_of(pid: int) -> dict[str, str]:
@@ -168,22 +167,25 @@ def cgroup_of(pid: int) -> str:
 
 
 def executable_of(pid: int) -> str:
-    """Path of the program a process runs; empty for kernel threads and strangers."""
-    try:
-        return os.readlink(f"/proc/{pid}/exe")
-    except OSError:
-        return ""
+    """Name of the program file a process runs; empty for kernel threads and strangers."""
+    return Path(_link(Path(f"/proc/{pid}/exe"))).name.removesuffix(" (deleted)")
+
+
+def directory_of(pid: int) -> str:
+    """Working directory of a process; empty where it cannot be read."""
+    return _link(Path(f"/proc/{pid}/cwd"))
 
 
 def open_files_of(pid: int) -> list[str]:
     """Where the open descriptors of a process point."""
-    found: list[str] = []
     try:
-        for entry in os.listdir(f"/proc/{pid}/fd"):
-            try:
-                found.append(os.readlink(f"/proc/{pid}/fd/{entry}"))
-            except OSError:
-                continue
+        return [_link(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
     except OSError:
-        pass
-    return found
+        return []
+
+
+def _link(path: Path) -> str:
+    try:
+        return str(path.readlink())
+    except OSError:
+        return ""

@@ -51,6 +51,7 @@ class Settings:
     port_base: int = 0
     user: str = "researcher"
     slurm: str = ""
+    lanes: int = 1
     extra: list[str] = field(default_factory=list)
 
     @property
