@@ -1,0 +1,74 @@
+"""What the commands about existing runs share: where the runs are, which are meant, and Slurm."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from slurmtrain.slurm.cli_client import CliSlurmClient
+    from slurmtrain.store.rundir import RunDir
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def store_option(function: _F) -> _F:
+    return click.option("--store", metavar="DIR", help="Where the runs are kept.")(function)
+
+
+def json_option(text: str) -> Callable[[_F], _F]:
+    return click.option("--json", "as_json", is_flag=True, help=text)
+
+
+def dry_run_option(function: _F) -> _F:
+    return click.option("--dry-run", is_flag=True, help="Say what would be done; do nothing.")(function)
+
+
+def run_argument(function: _F) -> _F:
+    """One run."""
+    return click.argument("run", metavar="RUN")(function)
+
+
+def runs_argument(*, required: bool) -> Callable[[_F], _F]:
+    """Several runs."""
+    return click.argument("runs", metavar="RUN..." if required else "[RUN]...", nargs=-1, required=required)
+
+
+def open_store(option: str | None) -> Path:
+    """The store of the command line, the environment or the settings."""
+    from slurmtrain.config.settings import load_settings
+    from slurmtrain.errors import NotFoundError
+
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:
+        raise NotFoundError("the working directory does not exist any more; change to another one") from None
+    return load_settings(os.environ, here, store=option).store
+
+
+def find_named(store: Path, names: Sequence[str]) -> list[RunDir]:
+    """The runs that are meant by ids, beginnings of ids or job ids, each once. Raises ``NotFoundError``."""
+    from slurmtrain.store.rundir import find_run
+
+    found = {run.path: run for run in (find_run(store, name) for name in names)}
+    return list(found.values())
+
+
+def ask_slurm() -> CliSlurmClient:
+    """Slurm's commands here."""
+    from slurmtrain.hosts.local import LocalHost
+    from slurmtrain.slurm.cli_client import CliSlurmClient
+
+    return CliSlurmClient(LocalHost())
+
+
+def person() -> str:
+    """Who is asking, as ``user@host``."""
+    from slurmtrain.ops.prepare import submitter
+
+    facts = submitter()
+    return f"{facts['user']}@{facts['host']}"
