@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 
 from slurmtrain.core.jobid import JobId
+from slurmtrain.core.jobstate import is_running
 from slurmtrain.core.spec import Spec, parse_time_limit, warning_lead_s
 from slurmtrain.errors import SlurmtrainError
 from slurmtrain.slurm.client import JobRecord, SlurmClient
@@ -51,6 +52,11 @@ class StopWatch:
         """Something told us to look: Slurm's warning, or TERM to the script or to the steps."""
         self._signalled = True
 
+    @property
+    def signalled(self) -> bool:
+        """A signal came that nobody has looked into yet."""
+        return self._signalled
+
     def seconds_to_next_look(self) -> float:
         """How long the loop may sleep."""
         if self._signalled:
@@ -70,10 +76,6 @@ class StopWatch:
             return self._before("time_limit", self._end_time, self._lead)
         return None
 
-    def is_preempted(self, record: JobRecord | None) -> bool:
-        """Whether the grace time of a preemption runs."""
-        return record is not None and record.preempt_time is not None
-
     def _stop_file_exists(self) -> bool:
         now = time.monotonic()
         if now < self._next_file_look:
@@ -92,7 +94,7 @@ class StopWatch:
             return None
         if record.end_time is not None:
             self._end_time = record.end_time.timestamp()  # an administrator may have moved it
-        if self.is_preempted(record):
+        if is_preempted(record):
             end = self._end_time if self._end_time is not None else time.time() + self._lead
             return self._before("preempted", end, max(0.0, end - time.time()))
         return None
@@ -101,6 +103,19 @@ class StopWatch:
         """A stop that has to be over at ``end``: a third of the time, within bounds, is kept for the requeue."""
         reserve = min(_MAX_RESERVE_S, max(_MIN_RESERVE_S, available / 3))
         return StopReason(reason, end - reserve, max(1.0, min(float(self._spec.stop.grace_s), reserve - 3)))
+
+
+def is_preempted(record: JobRecord | None) -> bool:
+    """Whether the grace time of a preemption runs: squeue goes on saying RUNNING meanwhile."""
+    return record is not None and record.preempt_time is not None
+
+
+def is_ours(record: JobRecord, restart_count: int) -> bool:
+    """Whether the agent of this execution may decide: exactly RUNNING, and not a later execution of the same job.
+
+    After a node was lost and came back two executions of one job can be alive; squeue speaks of the later one.
+    """
+    return is_running(record.state) and record.restart_count == restart_count
 
 
 def look(slurm: SlurmClient, job_id: JobId) -> JobRecord | None:
@@ -116,4 +131,3 @@ def _end_time(record: JobRecord | None, spec: Spec) -> float | None:
         return record.end_time.timestamp()
     limit = parse_time_limit(spec.resources.time_limit) if spec.resources.time_limit else None
     return time.time() + limit if limit is not None else None
-

@@ -6,7 +6,6 @@ import contextlib
 import os
 import select
 import signal
-import time
 
 
 class Wake:
@@ -26,9 +25,3 @@ class Wake:
         with contextlib.suppress(BlockingIOError):
             while os.read(self._read, 4096):
                 pass
-
-    def sleep_fully(self, seconds: float) -> None:
-        """Sleep exactly this long."""
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
-            time.sleep(min(left, 1.0))

@@ -1,0 +1,97 @@
+"""What the agent writes down: into the journal, never at the cost of the training."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from slurmtrain.agent.say import say
+from slurmtrain.core import events as ev
+from slurmtrain.core.decision import Decision, decision_to_dict
+from slurmtrain.core.diagnosis.model import Diagnosis
+from slurmtrain.core.facts import RankExit
+from slurmtrain.core.run import Run, fold
+from slurmtrain.errors import StoreError
+from slurmtrain.store.checkpoints import Found
+from slurmtrain.store.journal import JournalWriter, read_journal
+
+_MAX_RANK_EXITS = 1024  # in one journal line; more say nothing new
+
+
+class Record:
+    """The journal of one attempt, as the agent keeps it. A journal that cannot be written is told and forgiven."""
+
+    def __init__(self, journal: JournalWriter, directory: Path, attempt: int) -> None:
+        self._journal = journal
+        self._directory = directory
+        self._attempt = attempt
+
+    def read_run(self) -> Run:
+        """The run as all journals tell it. Raises ``StoreError``."""
+        return fold(read_journal(self._directory))
+
+    def launch_started(self, launch: int, log_file: str, log_offset: int, resume_from: Found | None) -> None:
+        self._write(
+            ev.LaunchStarted(
+                **self._head(launch),
+                resume_from=str(resume_from.path) if resume_from else None,
+                progress=resume_from.step if resume_from else None,
+                log_file=log_file,
+                log_offset=log_offset,
+            )
+        )
+
+    def stop_requested(self, by: str) -> None:
+        self._write(ev.StopRequested(**self._head(), by=by))
+
+    def stop_sent(self, launch: int, reason: str, deadline: float | None) -> None:
+        self._write(ev.StopSent(**self._head(launch), reason=reason, deadline=deadline))
+
+    def launch_ended(
+        self,
+        launch: int,
+        *,
+        exit_code: int,
+        duration_s: float,
+        stop_reason: str | None,
+        progress: int | None,
+        done: bool,
+        rank_exits: list[RankExit],
+        log_end: int,
+    ) -> None:
+        exits = tuple(
+            {"rank": e.rank, "node": e.node, "exit_code": e.exit_code, "signal": e.signal, "order": e.order}
+            for e in rank_exits[:_MAX_RANK_EXITS]
+        )
+        self._write(
+            ev.LaunchEnded(
+                **self._head(launch),
+                exit_code=exit_code,
+                duration_s=round(duration_s, 3),
+                stop_reason=stop_reason,
+                progress=progress,
+                done=done,
+                rank_exits=exits,
+                log_end=log_end,
+            ),
+            sync=True,
+        )
+
+    def diagnosed(self, launch: int, diagnosis: Diagnosis) -> None:
+        self._write(ev.Diagnosed(**self._head(launch), diagnosis=diagnosis.to_dict()))
+
+    def decided(self, launch: int, decision: Decision) -> None:
+        self._write(ev.Decided(**self._head(launch), decision=decision_to_dict(decision)), sync=True)
+
+    def acted(self, action: str, *, accepted: bool, detail: str) -> None:
+        self._write(ev.Acted(**self._head(), action=action, accepted=accepted, detail=detail), sync=True)
+
+    def _head(self, launch: int = -1) -> dict[str, Any]:
+        return {"at": time.time(), "who": "agent", "attempt": self._attempt, "launch": launch}
+
+    def _write(self, event: ev.Event, *, sync: bool = False) -> None:
+        try:
+            self._journal.append(event, sync=sync)
+        except StoreError as exc:
+            say(f"{exc}; the training goes on")

@@ -1,0 +1,92 @@
+"""What to do about a launch that ended, decided by the agent while squeue says RUNNING, and by nobody else then."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurmtrain.agent.job import JobContext
+from slurmtrain.agent.launch import LaunchProcess
+from slurmtrain.agent.record import Record
+from slurmtrain.agent.say import say
+from slurmtrain.agent.stops import StopReason, is_ours, is_preempted, look
+from slurmtrain.core.decision import Decision
+from slurmtrain.core.diagnosis.model import Diagnosis
+from slurmtrain.core.facts import Facts, RankExit
+from slurmtrain.ops.judge import LogRange, decide_ending, diagnose_log
+from slurmtrain.ops.requeued import read_rank_exits
+from slurmtrain.slurm.client import SlurmClient
+from slurmtrain.store.checkpoints import find_newest
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchEnd:
+    """How a launch ended: srun's exit code, and the stop that it had been asked for."""
+
+    launch: LaunchProcess
+    stop: StopReason | None
+    exit_code: int
+    resumed_from: Path | None
+
+
+def judge_launch(job: JobContext, end: LaunchEnd, slurm: SlurmClient, record: Record) -> Decision | None:
+    """Write down the end, diagnose, decide; None where the job is not RUNNING any more: then others decide."""
+    launch, spec = end.launch, job.plan.spec
+    log = LogRange(launch.log_file, launch.log_offset, launch.log_end())
+    exits = read_rank_exits(log)
+    seen = look(slurm, job.job_id)
+    reason = end.stop.reason if end.stop else "preempted" if is_preempted(seen) else None
+    done = job.run.done_file.exists()
+    newest = find_newest(job.run.path, spec.checkpoint)
+    record.launch_ended(
+        launch.number,
+        exit_code=end.exit_code,
+        duration_s=time.time() - launch.started_at,
+        stop_reason=reason,
+        progress=newest.step if newest else None,
+        done=done,
+        rank_exits=exits,
+        log_end=log.end or 0,
+    )
+    if seen is not None and not is_ours(seen, job.restart_count):
+        say(f"Slurm says {seen.state}, restart {seen.restart_count}: the decision is not made here")
+        return None
+    diagnosis = _diagnose(job, end, log, reason, exits)
+    if end.exit_code != 0 and reason is None:
+        record.diagnosed(launch.number, diagnosis)
+        say(f"launch {launch.number} failed: {diagnosis.sentence or diagnosis.cause}")
+    decision = decide_ending(
+        record.read_run(),
+        spec,
+        diagnosis,
+        exit_code=culprit_code(end.exit_code, exits),
+        script_alive=True,
+        stop_reason=reason,
+        done=done,
+        resumed_from=str(end.resumed_from) if end.resumed_from else None,
+    )
+    say(f"decision: {decision.action.value} ({decision.reason})")
+    return decision
+
+
+def _diagnose(job: JobContext, end: LaunchEnd, log: LogRange, reason: str | None, exits: list[RankExit]) -> Diagnosis:
+    facts = Facts(
+        state="FAILED" if end.exit_code and reason is None else None,
+        exit_code=culprit_code(end.exit_code, exits),
+        signal=next((e.signal for e in exits[:1]), None),
+        rank_exits=tuple(exits),
+        stop_sent=reason,
+        restarts=job.restart_count,
+    )
+    return diagnose_log(job.run, facts, log)
+
+
+def culprit_code(code: int, exits: list[RankExit]) -> int:
+    """The exit code of the rank that ended first: srun's own is that of the peers it killed."""
+    if code == 0 or not exits:
+        return code
+    first = min(exits, key=lambda e: e.order)
+    if first.exit_code is not None:
+        return first.exit_code
+    return 128 + first.signal if first.signal is not None else code
