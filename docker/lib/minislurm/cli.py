@@ -8,6 +8,7 @@ import os
 import pwd
 import re
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -147,6 +148,8 @@ def up(args: argparse.Namespace) -> Settings:
         before = load_settings(Path(wanted.directory))
         if before and set(native.running(before)) == set(native.daemons(before)):
             return _already_running(args, before, wanted)
+        if before:
+            native.clean_up(before)  # what a crash left, with the node names of that time
         if args.fresh:
             _forget(before or wanted)
         settings = native.up(wanted)
@@ -264,8 +267,15 @@ def dispatch(args: argparse.Namespace) -> int:
     return shell(args, settings)
 
 
+def _interrupt(_number: int, _frame: object) -> NoReturn:
+    """Unwind as Ctrl-C does, so that a cluster which is just starting is stopped again."""
+    raise KeyboardInterrupt
+
+
 def main(argv: list[str]) -> int:
     """Run one verb; a known problem is one sentence on standard error."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGHUP, _interrupt)
     try:
         return dispatch(build_parser().parse_args(argv))
     except MiniSlurmError as exc:

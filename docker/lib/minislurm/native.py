@@ -41,14 +41,13 @@ def up(settings: Settings) -> Settings:
     mode = cgroups.detect() if settings.cgroup == "auto" else settings.cgroup
     started = replace(settings, port_base=base, cgroup=mode)
     try:
-        _start(started)
+        _start_or_stop(started)
     except CgroupError as exc:
         if settings.cgroup != "auto" or mode == "none":
             raise MiniSlurmError(f"slurmd did not start with cgroup mode {mode}: {exc}") from exc
         warn(f"cgroups ({mode}) do not work here ({exc}); going on without them.")
-        clean_up(started)
         started = replace(started, cgroup="none")
-        _start(started)
+        _start_or_stop(started)
     if started.cgroup == "none":
         warn("no usable cgroups: proctrack/linuxproc, so signals reach grandchildren and memory limits kill nothing.")
     return started
@@ -58,6 +57,15 @@ def _bases_of_others(settings: Settings) -> set[int]:
     own = Path(settings.directory)
     others = [load_settings(path) for path in own.parent.glob("*") if path != own and path.is_dir()]
     return {other.port_base for other in others if other}
+
+
+def _start_or_stop(settings: Settings) -> None:
+    """All of the cluster or nothing of it, also when interrupted."""
+    try:
+        _start(settings)
+    except BaseException:
+        clean_up(settings)
+        raise
 
 
 def _start(settings: Settings) -> None:
