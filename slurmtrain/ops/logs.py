@@ -92,8 +92,8 @@ def find_segments(view: RunView, attempt: int | None = None, launch: int | None 
         known = ", ".join(str(a.number) for a in view.state.attempts) or "none"
         raise NotFoundError(f"run {view.run.run_id} has no attempt {number}; it has {known}")
     starts = _starts(view, found, launch)
-    if launch is not None and not starts:
-        known = ", ".join(str(x.number) for x in found.launches) or "none"
+    if launch is not None and all(one.number != launch for one in found.launches):
+        known = ", ".join(str(one.number) for one in found.launches) or "none"
         raise NotFoundError(f"attempt {number} of run {view.run.run_id} has no launch {launch}; it has {known}")
     boundaries = _boundaries(view)
     segments = []

@@ -246,7 +246,7 @@ def _reason(view: RunView, state: Run, sight: Sight, waiting: Waiting | None) ->
             return f"stopped by {asked.by}" + (f": {asked.reason}" if asked.reason else "")
         return decision.reason if decision else str(state.history[-1].why) if state.history else ""
     if waiting is not None and sight.record is not None:
-        return _waiting_sentence(waiting, sight.record)
+        return _waiting_sentence(waiting, sight.record, view.run.run_id)
     if sight.record is not None and (words := _odd_state(state, sight.record)):
         return words
     if sight.asked and sight.record is None:
@@ -256,7 +256,7 @@ def _reason(view: RunView, state: Run, sight: Sight, waiting: Waiting | None) ->
     return _busy(view, state)
 
 
-def _waiting_sentence(waiting: Waiting, record: JobRecord) -> str:
+def _waiting_sentence(waiting: Waiting, record: JobRecord, run_id: str) -> str:
     parts = [waiting.sentence]
     if waiting.reason.startswith("BeginTime") and record.begin_time is not None:
         parts.append(f"it may start at {record.begin_time.astimezone():%H:%M:%S on %d %b}")
@@ -267,7 +267,7 @@ def _waiting_sentence(waiting: Waiting, record: JobRecord) -> str:
     if waiting.helps is not True:
         parts.append(waiting.verdict)
     if waiting.remedy:
-        parts.append(waiting.remedy.replace("JOB", str(record.job_id)))
+        parts.append(waiting.remedy.replace("JOB", str(record.job_id)).replace("RUN", run_id))
     return "; ".join(parts)
 
 
