@@ -1,8 +1,8 @@
 """Faults on request. They are real: a process that gets SIGSEGV, an exception that nobody catches, an exit code.
 
-``--fault 60:segv:bad-node`` means: at step 60 the last rank dies of a segmentation fault, and so does every rank
-that later comes to step 60 on the same node. ``once`` faults happen once in the life of a run; files in ``folder``
-remember that.
+``--fault 60:segv:bad-node`` means: at step 60 the last rank dies of a segmentation fault, and so does every rank that
+later comes to step 60 in the same place of the same node. ``once`` faults happen once in the life of a run; files in
+``folder`` remember that.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class FaultInjector:
     def __init__(self, fault: Fault | None, folder: Path, rank: int, size: int) -> None:
         self._fault, self._folder = fault, folder
         self._is_last_rank = rank == size - 1
-        self._node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+        node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+        self._place = f"{node} {os.environ.get('SLURM_LOCALID') or 0}"  # one rank of a node
 
     def at_step(self, step: int) -> None:
         """Let the fault happen if this is its place and time."""
@@ -53,10 +54,10 @@ class FaultInjector:
     def _is_due(self, fault: Fault) -> bool:
         if fault.when == "always":
             return self._is_last_rank
-        first_time = self._is_last_rank and _claim(self._folder / f"{fault.kind}-{fault.step}", self._node)
+        first_time = self._is_last_rank and _claim(self._folder / f"{fault.kind}-{fault.step}", self._place)
         if fault.when == "once":
             return first_time
-        return first_time or _read(self._folder / f"{fault.kind}-{fault.step}") == self._node
+        return first_time or _read(self._folder / f"{fault.kind}-{fault.step}") == self._place
 
 
 def _claim(path: Path, text: str) -> bool:
