@@ -109,5 +109,5 @@ def _render(environment: SandboxedEnvironment, name: str, values: Mapping[str, A
         raise SpecError(f"the template {name} needs {exc.name!r}, which is nowhere") from exc
     except jinja2.UndefinedError as exc:
         raise SpecError(f"the template {name} uses a value that does not exist: {exc.message}") from exc
-    except jinja2.TemplateError as exc:
-        raise SpecError(f"the template {name} cannot be rendered: {exc.message}") from exc
+    except (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as exc:
+        raise SpecError(f"the template {name} cannot be rendered: {str(exc) or type(exc).__name__}") from exc
