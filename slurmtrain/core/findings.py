@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from slurmtrain.core.rules import Rule, RuleSet
+
 
 @dataclass(slots=True)
 class Finding:
@@ -14,7 +16,7 @@ class Finding:
     `kind` is the rule's: ``cause`` (may be the first cause), ``victim`` (a consequence of something else, or alone),
     ``launcher`` (a summary without a cause), ``start`` and ``end`` of a launch, ``stop`` (Slurm or a person ended it),
     ``notice``. `progress` and `rank_progress` are the number of lines that showed progress before it, overall and of
-    the same rank. `time` is in seconds on a scale that is only good for comparing lines of one run.
+    the same rank, `after_own` the lines of progress that the same rank printed after it. `time` is in seconds on a scale that is only good for comparing lines of one run.
     """
 
     rule: str
@@ -33,17 +35,19 @@ class Finding:
     last_line: int = 0
     last_progress: int = 0
     handled: bool = False
-    own: bool = False
-    outcome: str | None = None
+    after_own: int = 0
+    file: str = ""
+    stream: tuple[int | None, int | None, int | None] = (None, None, None)
     values: Mapping[str, str] = field(default_factory=dict)
+    source: Rule | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(slots=True)
 class Findings:
     """All that is kept of one log.
 
-    `lines` counts the lines read, `progress` and `rank_progress` the lines that showed progress after a finding (enough
-    of them to tell a survived error from a fatal one, not all). `segments` are the lines where a launch began by our
+    `lines` counts the lines read, `progress` the lines that showed progress after a finding (enough of
+    them to tell a survived error from a fatal one, not all). `segments` are the lines where a launch began by our
     own mark. `tail` holds the last lines, numbered. `end_time` is the time of the last output line and `stop_time` that of
     Slurm's cancel line. `nan_run` counts the loss values at the end that are not finite.
     """
@@ -52,7 +56,6 @@ class Findings:
     lines: int = 0
     findings: list[Finding] = field(default_factory=list)
     progress: int = 0
-    rank_progress: dict[int, int] = field(default_factory=dict)
     segments: list[int] = field(default_factory=list)
     tail: list[tuple[int, str]] = field(default_factory=list)
     hosts: set[str] = field(default_factory=set)
@@ -64,8 +67,8 @@ class Findings:
     stop_time: float | None = None
     nan_run: int = 0
     truncated: bool = False
-    restart_line: int | None = None
     finished: int = 0
+    rules: RuleSet | None = field(default=None, repr=False, compare=False)
 
     def notes(self) -> dict[str, Any]:
         """Counters for tests and the benchmark."""

@@ -30,10 +30,12 @@ class Metric:
 class Rule:
     """One rule. All conditions that are given must hold.
 
-    `pattern` is searched in one line without its prefix (rank label, time stamp, colour); with `exceptions` the line
-    must raise one of these Python exception names and `pattern` is searched in its message. `near` must be found in the
-    lines just before (the same rank's, if the rank is known), `unless` must not be found in the line or those before.
-    `literals` are the lower-case strings of which every matching line has at least one: the quick filter.
+    One of `patterns` is searched in one line without its prefix (rank label, time stamp, colour); with `exceptions` the
+    line must raise one of these Python exception names and the patterns are searched in its message. `near` must be found in the
+    lines just before (the same rank's, if the rank is known), `then` in those just after, `unless` must not be found in
+    the line or those before.
+    `literals` holds, for each pattern, lower-case strings of which every matching line has at least one: the quick
+    filter.
 
     `weight` (0 to 100) is how much nearer to the root this evidence is than other evidence; `victim_of` names causes or
     families that, found anywhere in the same launch, explain this one. `exit_code`, `signal`, `state`, `reason` and
@@ -43,11 +45,13 @@ class Rule:
     id: str
     cause: str | None = None
     kind: str = "cause"
-    pattern: str | None = None
+    patterns: tuple[str, ...] = ()
+    ignore_case: bool = False
     exceptions: str | None = None
     near: str | None = None
+    then: str | None = None
     unless: str | None = None
-    literals: tuple[str, ...] = ()
+    literals: tuple[tuple[str, ...], ...] = ()
     weight: int = 0
     victim_of: tuple[str, ...] = ()
     min_count: int = 1
@@ -79,6 +83,7 @@ class Rule:
         for key, value in data.items():
             if key in known:
                 values[key] = tuple(value) if isinstance(value, list) else value
+        values["literals"] = tuple(tuple(words) for words in values.get("literals", ()))
         if values.get("metric") is not None:
             values["metric"] = Metric(**values["metric"])
         return cls(**values)
@@ -86,7 +91,7 @@ class Rule:
     @property
     def reads_log(self) -> bool:
         """Whether the rule needs the text of a line."""
-        return self.pattern is not None or self.exceptions is not None
+        return bool(self.patterns) or self.exceptions is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,184 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from slurmtrain.core.causes import get_cause
-from slurmtrain.core.diagnosis.model import Diagnosis
+from slurmtrain.core.blame import foreign_memory_gib, node_of, suspects_of, task_numbers
+from slurmtrain.core.causes import CAUSES, Cause
+from slurmtrain.core.diagnosis.model import Diagnosis, EvidenceLine
+from slurmtrain.core.diagnosis.select import ROOT, Evidence, gather
+from slurmtrain.core.diagnosis.states import Verdict, decide_by_state, fact_rule_holds, facts_allow
+from slurmtrain.core.diagnosis.wording import sentence
 from slurmtrain.core.facts import Facts
-from slurmtrain.core.findings import Findings
+from slurmtrain.core.findings import Finding, Findings
+from slurmtrain.core.rules import Rule, RuleSet
+
+MAX_EVIDENCE_LINES = 6
+NO_LINE = 1 << 60
 
 
-def diagnose(facts: Facts, findings: Sequence[Findings]) -> Diagnosis:
-    """What happened first, where, and whether a retry can help."""
-    cause = get_cause("unknown" if facts.state not in (None, "COMPLETED") else "no_failure")
-    return Diagnosis(cause.name, cause.family, cause.retryable, cause.action, first_rung=cause.first_rung)
+def diagnose(facts: Facts, findings: Sequence[Findings], rules: RuleSet | None = None) -> Diagnosis:
+    """What happened first, where, and whether a retry can help.
+
+    `findings` holds one entry per log of the launch; `rules` is needed only when there is no log at all.
+    """
+    logs = list(findings) if findings or rules is None else [Findings("", rules=rules)]
+    evidence = gather(facts, logs)
+    verdict = decide_by_state(facts, evidence)
+    answer = _describe(facts, evidence, verdict)
+    rule = _own_rule(facts, evidence)
+    return answer if rule is None else _apply_own(answer, rule[0], rule[1])
+
+
+def _describe(facts: Facts, evidence: Evidence, verdict: Verdict) -> Diagnosis:
+    cause = CAUSES[verdict.cause]
+    finding = verdict.finding
+    rank = _rank_of(verdict, evidence, facts)
+    node = node_of(finding, rank, facts, evidence.ends)
+    has_line = finding is not None and finding.line < NO_LINE
+    answer = Diagnosis(
+        cause=cause.name,
+        family=cause.family,
+        retryable=cause.retryable,
+        action=cause.action,
+        rank=rank,
+        node=node,
+        file=finding.file if finding is not None and has_line else None,
+        line=finding.line if finding is not None and has_line else None,
+        evidence=_evidence_lines(finding, evidence),
+        confidence=round(max(0.05, min(verdict.confidence, 0.99)), 2),
+        sentence=sentence(cause.name, rank, node, finding.text if finding is not None and has_line else None),
+        suspects=suspects_of(cause.name, finding, node, facts),
+        rule=finding.rule if finding is not None else None,
+        first_rung=cause.first_rung,
+        infrastructure=cause.infrastructure,
+        notes=(verdict.note,) if verdict.note else (),
+    )
+    return _override(answer, cause, finding, evidence)
+
+
+def _override(answer: Diagnosis, cause: Cause, finding: Finding | None, evidence: Evidence) -> Diagnosis:
+    """Answers that the evidence changes."""
+    rule = finding.source if finding is not None else None
+    if rule is not None and rule.cause == cause.name and (rule.action is not None or rule.retryable is not None):
+        answer = replace(
+            answer,
+            action=rule.action or answer.action,
+            retryable=answer.retryable if rule.retryable is None else rule.retryable,
+            first_rung=rule.first_rung or answer.first_rung,
+        )
+    if cause.name == "slurm_launch_failed":
+        nodes = {item.values["node"] for item in evidence.causes if item.cause == cause.name and "node" in item.values}
+        if len(nodes) == 1:
+            return replace(answer, action="requeue-exclude-node", first_rung="requeue_exclude", node=nodes.pop())
+    if cause.name == "cuda_oom" and finding is not None and foreign_memory_gib(finding.text) is not None:
+        note = "another process holds most of the GPU's memory: the node is at fault"
+        return replace(
+            answer,
+            retryable=True,
+            action="requeue-exclude-node",
+            first_rung="requeue_exclude",
+            infrastructure=True,
+            notes=(*answer.notes, note),
+        )
+    return answer
+
+
+def _rank_of(verdict: Verdict, evidence: Evidence, facts: Facts) -> int | None:
+    """The rank that caused it: from the line, from another line of the same cause, from the launcher, from srun."""
+    finding = verdict.finding
+    if finding is None:
+        return None
+    if finding.rule == "nccl-watchdog":
+        return _lagging_rank(evidence)
+    if finding.kind == "stop":
+        return None
+    if finding.rank is not None:
+        return finding.rank
+    same = [item for item in evidence.causes if item.cause == finding.cause and item.rank is not None]
+    if same:
+        return min(same, key=lambda item: item.line).rank
+    if finding.weight < ROOT and finding.kind != "launcher":
+        return None
+    summary = [item.rank for item in evidence.launcher if item.rule == "torchrun-failed-rank"]
+    if summary:
+        return summary[-1] if len(set(summary[-1:])) == 1 else None
+    return _first_to_exit(evidence, facts)
+
+
+def _lagging_rank(evidence: Evidence) -> int | None:
+    """The rank whose collective is the oldest, when the ranks are not in step."""
+    newest: dict[int, int] = {}
+    for item in evidence.causes:
+        if item.rule == "nccl-watchdog" and item.rank is not None and item.values.get("seq", "").isdigit():
+            newest[item.rank] = max(newest.get(item.rank, 0), int(item.values["seq"]))
+    if len(set(newest.values())) < 2:
+        return None
+    return min(newest, key=lambda rank: newest[rank])
+
+
+def _first_to_exit(evidence: Evidence, facts: Facts) -> int | None:
+    for item in sorted(facts.rank_exits, key=lambda item: item.order):
+        if item.rank is not None and (item.exit_code or item.signal not in (None, 0, 9, 15)):
+            return item.rank
+    for end in evidence.ends:
+        tasks = task_numbers(end.values.get("tasks", ""))
+        if len(tasks) == 1 and not end.values.get("how", "").startswith(("Killed", "Terminated")):
+            return next(iter(tasks))
+    return None
+
+
+def _evidence_lines(finding: Finding | None, evidence: Evidence) -> tuple[EvidenceLine, ...]:
+    if finding is None or finding.line >= NO_LINE:
+        return ()
+    lines = [finding]
+    for item in sorted(evidence.causes, key=lambda item: item.line):
+        if item.cause == finding.cause and item is not finding and len(lines) < MAX_EVIDENCE_LINES:
+            lines.append(item)
+    return tuple(EvidenceLine(item.line, item.text, item.file or None) for item in lines)
+
+
+def _own_rule(facts: Facts, evidence: Evidence) -> tuple[Rule, Finding | None] | None:
+    """The first rule of a user or a site that holds; then the first bundled rule that only has an outcome."""
+    found = {item.rule: item for item in reversed(evidence.own)}
+    for log in evidence.logs[:1]:
+        for rule in log.rules.rules if log.rules is not None else ():
+            if rule.own and rule.id in found and facts_allow(rule, facts):
+                return rule, found[rule.id]
+            if (rule.own or rule.cause is None) and fact_rule_holds(rule, facts):
+                return rule, None
+    return None
+
+
+def _apply_own(answer: Diagnosis, rule: Rule, finding: Finding | None) -> Diagnosis:
+    cause = CAUSES[rule.cause] if rule.cause is not None else None
+    answer = replace(answer, rule=rule.id, outcome=rule.outcome)
+    if cause is not None:
+        answer = replace(
+            answer,
+            cause=cause.name,
+            family=cause.family,
+            retryable=cause.retryable,
+            action=cause.action,
+            first_rung=cause.first_rung,
+            infrastructure=cause.infrastructure,
+            confidence=rule.confidence or 0.95,
+        )
+    if rule.outcome == "FailJob":
+        answer = replace(answer, retryable=False, action="stop", first_rung="stop")
+    if rule.action is not None or rule.retryable is not None:
+        answer = replace(
+            answer,
+            action=rule.action or answer.action,
+            retryable=answer.retryable if rule.retryable is None else rule.retryable,
+            first_rung=rule.first_rung or answer.first_rung,
+        )
+    if finding is not None:
+        answer = replace(
+            answer,
+            rank=finding.rank,
+            line=finding.line,
+            file=finding.file or None,
+            evidence=(EvidenceLine(finding.line, finding.text, finding.file or None),),
+        )
+    return replace(answer, sentence=sentence(answer.cause, answer.rank, answer.node, finding.text if finding else None))

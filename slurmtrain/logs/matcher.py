@@ -1,0 +1,150 @@
+"""Rules made ready for one pass: a quick filter over bytes, then the patterns of the few rules whose literal is there.
+
+Patterns are compiled when their literal is first seen, so a cold start costs nothing for rules that a log never needs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from slurmtrain.core.rules import Rule, RuleSet
+
+FILTER_LENGTH = 12
+
+_BEFORE_EXCEPTION = r"(?:^|(?<=[\s\]>:)│|]))(?P<exception>(?:[A-Za-z_]\w*\.){0,12}"
+_AFTER_EXCEPTION = r")(?:\(|: ?(?P<message>.*)|\s*$)"
+
+
+def _trie(words: Iterable[str]) -> str:
+    """A pattern that finds any of the words, sharing their beginnings."""
+    root: dict[str, Any] = {}
+    for word in words:
+        node = root
+        for letter in word:
+            node = node.setdefault(letter, {})
+        node[""] = {}
+    return _branch(root)
+
+
+def _branch(node: dict[str, Any]) -> str:
+    if "" in node:
+        return ""
+    parts = [re.escape(letter) + _branch(child) for letter, child in sorted(node.items())]
+    return parts[0] if len(parts) == 1 else "(?:" + "|".join(parts) + ")"
+
+
+class CompiledRule:
+    """One pattern of one rule, compiled at first use."""
+
+    __slots__ = ("_exception", "_near", "_pattern", "_then", "_unless", "literals", "order", "pattern", "rule")
+
+    def __init__(self, rule: Rule, order: int, pattern: str | None, literals: tuple[str, ...]) -> None:
+        self.rule = rule
+        self.order = order
+        self.pattern = pattern
+        self.literals = literals
+        self._pattern: re.Pattern[str] | None = None
+        self._exception: re.Pattern[str] | None = None
+        self._near: re.Pattern[str] | None = None
+        self._then: re.Pattern[str] | None = None
+        self._unless: re.Pattern[str] | None = None
+
+    def search(self, body: str) -> re.Match[str] | None:
+        """The match in one line, or None."""
+        if self.rule.exceptions is None:
+            return self._compiled().search(body)
+        if self._exception is None:
+            self._exception = re.compile(_BEFORE_EXCEPTION + "(?:" + self.rule.exceptions + ")" + _AFTER_EXCEPTION)
+        found = self._exception.search(body)
+        if found is None or not _is_raised(body, found):
+            return None
+        if self.pattern is None:
+            return found
+        return self._compiled().search(found.group("message") or "")
+
+    def _compiled(self) -> re.Pattern[str]:
+        if self._pattern is None:
+            flags = re.IGNORECASE if self.rule.ignore_case else 0
+            self._pattern = re.compile(self.pattern or "", flags)
+        return self._pattern
+
+    @property
+    def needs_context(self) -> bool:
+        """Whether the lines before matter."""
+        rule = self.rule
+        return any(part is not None for part in (rule.near, rule.then, rule.unless, rule.exceptions))
+
+    def near(self, text: str) -> bool:
+        """Whether what must be near is there."""
+        if self.rule.near is None:
+            return True
+        if self._near is None:
+            self._near = re.compile(self.rule.near)
+        return self._near.search(text) is not None
+
+    def followed(self, text: str) -> bool:
+        """Whether what must follow is there."""
+        if self.rule.then is None:
+            return True
+        if self._then is None:
+            self._then = re.compile(self.rule.then)
+        return self._then.search(text) is not None
+
+    def excluded(self, text: str) -> bool:
+        """Whether what must not be there is there."""
+        if self.rule.unless is None:
+            return False
+        if self._unless is None:
+            self._unless = re.compile(self.rule.unless)
+        return self._unless.search(text) is not None
+
+
+def _is_raised(body: str, found: re.Match[str]) -> bool:
+    """Whether the name is printed as an exception and not just mentioned."""
+    lead = body[max(0, found.start("exception") - 40) : found.start("exception")].rstrip()
+    if lead.endswith(("except", "raise", "class", "import", "catch", "raises")):
+        return False
+    return found.group("message") is not None or found.group().endswith("(") or not lead or lead[-1] in "]:)>│|"
+
+
+class Matcher:
+    """All rules that read the log, ready to scan."""
+
+    def __init__(self, rules: RuleSet) -> None:
+        self.rules = rules
+        self.entries = list(_entries(rules))
+        self.unfiltered = [entry for entry in self.entries if not entry.literals]
+        self._table = [(literal, entry) for entry in self.entries for literal in entry.literals]
+        words = sorted({literal[:FILTER_LENGTH] for literal, _ in self._table})
+        self.words = words
+        self.filter = re.compile(_trie(words).encode()) if words and not self.unfiltered else re.compile(rb"[^\r\n]")
+
+    def candidates(self, lowered: str) -> list[CompiledRule]:
+        """The patterns one of whose literals is in the line (given in lower case), in order."""
+        found = {entry.order: entry for literal, entry in self._table if literal in lowered}
+        for entry in self.unfiltered:
+            found[entry.order] = entry
+        return [found[order] for order in sorted(found)]
+
+
+def _entries(rules: RuleSet) -> Iterator[CompiledRule]:
+    order = 0
+    for rule in rules.rules:
+        if not rule.reads_log:
+            continue
+        patterns: tuple[str | None, ...] = rule.patterns or (None,)
+        for at, pattern in enumerate(patterns):
+            yield CompiledRule(rule, order, pattern, rule.literals[at] if at < len(rule.literals) else ())
+            order += 1
+
+
+_LAST: list[Matcher] = []
+
+
+def matcher_of(rules: RuleSet) -> Matcher:
+    """The matcher of a rule set, kept for the next log."""
+    if not _LAST or _LAST[0].rules is not rules:
+        _LAST[:] = [Matcher(rules)]
+    return _LAST[0]

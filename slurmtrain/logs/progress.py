@@ -1,0 +1,61 @@
+"""Whether a line shows that a training goes on, and what its loss says."""
+
+from __future__ import annotations
+
+import re
+
+HINTS = re.compile(
+    rb"it/s|s/it|loss|epoch|step|iter|batch|updat|eta[:=]|samples/s|tokens/s|finish|complet|done train|runtime"
+)
+
+_BAR = re.compile(r"\d+/\d+ \[\d|\d(?:it/s|s/it)\b")
+_BYTES_BAR = re.compile(r"[\d.]+ ?[kMGT]?i?B/s")
+_COUNTER = re.compile(
+    r"(?i)\b(?:epochs?|steps?|iter(?:ation)?s?|batch|(?:num_)?updates?|global_step|ep\.|up\.|it)\b\W{0,6}\d"
+    r"|\[ ?\d+/ ?\d+\]|\b\d+/\d+\b"
+)
+_METRIC = re.compile(
+    r"(?i)(?:loss|ppl|perplexity|acc|accuracy|gnorm|grad[_ ]norm|\blr|learning[_ ]rate|samples/s\w*|tokens/s\w*|\bwps"
+    r"|\beta|\bcost|throughput|step time|time)[\w/ .(]{0,24}['\"]?\s{0,3}[:=]?\s{0,8}[-+]?(?:\d|nan|inf)"
+)
+_BAD = re.compile(
+    r"(?i)\b(?:[a-z]*error|exception|fatal|failed|failure|traceback|killed|abort(?:ed|ing)?|retry(?:ing)?)\b"
+)
+_FINISHED = re.compile(
+    r"(?i)\bdone training\b|\b(?:training|finetuning|fine-tuning|evaluation|run|job|experiment|pretraining)\b[^.:,]{0,60}?"
+    r"\b(?:is )?(?:complete[d]?|finished|done)\b(?! with (?:error|exit))|\bfinished training\b|'?train_runtime'?\W|"
+    r"\bmax_steps=?\d* reached|\bsuccessfully (?:completed|finished)\b"
+)
+_LOSS = re.compile(
+    r"(?i)(?<!\w)(?:\w{1,12}[ _/.-])?loss['\"]?\s{0,3}[:=|]?\s{0,8}(?:tensor\()?"
+    r"([-+]?(?:nan|inf(?:inity)?|\d[\d.]*(?:e[-+]?\d+)?))(?!\w)"
+)
+
+
+def is_progress(body: str) -> bool:
+    """Whether the line (without prefixes) reports a step of a training: a counter and a value, or a progress bar."""
+    head = body[:2000]
+    if _BAD.search(head):
+        return False
+    if _BAR.search(head):
+        return _BYTES_BAR.search(head) is None
+    if head.startswith("{'loss'"):
+        return True
+    return _COUNTER.search(head) is not None and _METRIC.search(head) is not None
+
+
+def is_finished(body: str) -> bool:
+    """Whether the line says that the training came to its end."""
+    head = body[:400]
+    return _FINISHED.search(head) is not None and _BAD.search(head) is None
+
+
+def loss_of(body: str) -> float | None:
+    """The first loss value of a line: a number, nan or inf; None without one."""
+    found = _LOSS.search(body[:2000])
+    if found is None:
+        return None
+    try:
+        return float(found.group(1).rstrip("."))
+    except ValueError:
+        return None
