@@ -191,7 +191,10 @@ class SlurmClient(Protocol):
         ...
 
     def signal_step(self, job_id: JobId, step: int | str, signal_name: str) -> None:
-        """Send a signal (``KILL``, ``USR2``) to the tasks of one step; ``JobNotFoundError`` when it is gone."""
+        """Send a signal (``KILL``, ``USR2``) to the tasks of one step; Slurm is silent about a step that has ended.
+
+        ``JobNotFoundError`` when the whole job is gone.
+        """
         ...
 
     def steps(self, job_id: JobId) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from slurmtrain.core.jobid import JobId
 from slurmtrain.core.nodeset import expand_nodes, fold_nodes
-from slurmtrain.errors import JobNotFoundError, SlurmBusyError, SlurmRefusedError, SlurmUnavailableError
+from slurmtrain.errors import SlurmBusyError, SlurmRefusedError, SlurmUnavailableError
 from slurmtrain.slurm.client import AccountingRecord, Capabilities, NodeRecord, Snapshot
 from slurmtrain.slurm.commands import MIN_START_DELAY_S
 from slurmtrain.testing.clock import ManualClock
@@ -276,7 +276,7 @@ class MemorySlurm:
     def signal_step(self, job_id: JobId, step: int | str, signal_name: str) -> None:
         job = self.job(job_id)
         if str(step) not in job.steps:
-            raise JobNotFoundError(f"cannot send {signal_name} to step {job_id}.{step}: Invalid job id specified")
+            return
         self.controller.send_signal(job, signal_name, str(step))
         if signal_name == "KILL" and step != "batch":
             self.controller.end_step(job, str(step), "CANCELLED", 0, 9)

@@ -183,6 +183,7 @@ def test_a_hung_controller_is_unavailable_not_an_empty_queue(cluster: Cluster, s
 def test_a_dead_controller_is_unavailable(cluster: Cluster, stage: LiveStage) -> None:
     job_id = stage.submit()
     started(stage, job_id)
+    stage.pause(8)  # slurmctld writes its state every 5 s; killed before, it forgets the job
     cluster.kill_daemon("slurmctld")
     try:
         for call in (stage.client.observe, stage.client.nodes, lambda: stage.client.requeue(job_id, only_running=True)):
