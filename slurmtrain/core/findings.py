@@ -33,6 +33,8 @@ class Finding:
     rank_progress: int = 0
     count: int = 1
     last_line: int = 0
+    shown_line: int = 0
+    shown_text: str = ""
     last_progress: int = 0
     handled: bool = False
     after_own: int = 0
@@ -61,6 +63,9 @@ class Findings:
     hosts: set[str] = field(default_factory=set)
     max_rank: int = -1
     max_local_rank: int = -1
+    max_label: int = -1
+    last_line: int = 0
+    last_text: str = ""
     file_rank: int | None = None
     start_time: float | None = None
     end_time: float | None = None

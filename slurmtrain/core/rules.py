@@ -31,9 +31,9 @@ class Rule:
     """One rule. All conditions that are given must hold.
 
     One of `patterns` is searched in one line without its prefix (rank label, time stamp, colour); with `exceptions` the
-    line must raise one of these Python exception names and the patterns are searched in its message. `near` must be found in the
-    lines just before (the same rank's, if the rank is known), `then` in those just after, `unless` must not be found in
-    the line or those before.
+    line must raise one of these Python exception names and the patterns are searched in its message. `near` must be
+    found in the lines just before (the same rank's, if the rank is known), `then` in those just after; `unless` must not
+    be found in the line itself. A `fallback` counts only on lines that no other rule knows.
     `literals` holds, for each pattern, lower-case strings of which every matching line has at least one: the quick
     filter.
 
@@ -55,7 +55,7 @@ class Rule:
     weight: int = 0
     victim_of: tuple[str, ...] = ()
     min_count: int = 1
-    survives: bool = False
+    fallback: bool = False
     exit_code: tuple[int, ...] = ()
     signal: tuple[int, ...] = ()
     state: tuple[str, ...] = ()

@@ -27,6 +27,7 @@ _SOURCE = re.compile(
     r"\s*(?:❱ ?)?\d* ?│|\+{1,3} |\s{4,}(?:raise|return|assert|except|if|elif|else|for|while|with|print|logger|logging|log"
     r"|self|def|from|import|try|warnings|yield|await|async|msg|message|f?\"|f?'|#|[a-z_][\w.\[\]]* ?(?:[-+*/|]?= |\())"
 )
+_RAISED = re.compile(r"(?:[A-Za-z_]\w*\.){0,12}\w*(?:Error|Exception): ")
 _TRACEBACK = "Traceback (most recent call last)"
 _CAUGHT = re.compile(
     r"(?i)exception ignored in|--- logging error ---|error in atexit|never retrieved|\bretry(?:ing)?\b"
@@ -63,8 +64,11 @@ class Collector:
             line.rank, line.label, line.local_rank = first.rank, first.label, first.local_rank
             line.node, line.time = first.node or line.node, first.time or line.time
         self._note(line)
+        known = False
         for entry, found in self._matches(line.body):
-            self._hit(entry, found, line, buffer, start, stop, number)
+            if known and _competes(entry.rule):
+                continue
+            known |= self._hit(entry, found, line, buffer, start, stop, number) and _competes(entry.rule)
         if self._watching:
             self._watch_from = stop
 
@@ -72,6 +76,9 @@ class Collector:
         result = self.result
         if line.rank is not None:
             result.max_rank = max(result.max_rank, line.rank)
+        if line.label is not None:
+            result.max_label = max(result.max_label, line.label)
+        if line.rank is not None:
             if line.label is not None and line.label != line.rank:
                 self._label_differs = True
         if line.local_rank is not None:
@@ -100,11 +107,11 @@ class Collector:
                 if rule.kind in ("cause", "victim", "notice") and _SOURCE.match(part):
                     continue
                 found = entry.search(part)
-                if found is not None:
+                if found is not None and not entry.excluded(part):
                     matches.append((entry, found))
         if any(entry.rule.kind == "ignore" for entry, _ in matches):
             return [pair for pair in matches if pair[0].rule.own or pair[0].rule.kind not in ("cause", "victim")]
-        return _most_specific(matches)
+        return sorted(matches, key=_precedence)
 
     def _hit(
         self,
@@ -115,18 +122,19 @@ class Collector:
         start: int,
         stop: int,
         number: int,
-    ) -> None:
+    ) -> bool:
+        """Record one match; False when what the rule wants nearby is not there."""
         rule = entry.rule
         if rule.kind == "ignore":
-            return
+            return False
         if rule.metric is not None:
             self._metric(rule, found, line, number)
-            return
+            return False
         if rule.kind == "mark":
             self._segment += 1
             self.result.segments.append(number)
-            return
-        key = (rule.id, line.stream)
+            return False
+        key = (rule.id + (found.groupdict().get("node") or ""), line.stream)
         episodes = self._episodes.get(key)
         progress = self.result.progress
         if (
@@ -135,28 +143,31 @@ class Collector:
             and progress - episodes[-1].last_progress < NEW_EPISODE
             and (episodes[-1].count > 2 or not entry.needs_context)
         ):
-            self._repeat(episodes[-1], number, progress)
-            return
+            self._repeat(episodes[-1], line, number, progress)
+            return True
         weight, handled = rule.weight, False
         if entry.needs_context and self._contexts < MAX_CONTEXTS:
             self._contexts += 1
             before = self._context(buffer[max(0, start - CONTEXT) : start], line.stream, before=True)
-            if not entry.near(before) or entry.excluded(before + "\n" + line.body):
-                return
+            if not entry.near(before):
+                return False
             after = self._context(buffer[stop : stop + AHEAD], line.stream, before=False)
             if not entry.followed(after):
-                return
+                return False
             if rule.exceptions is not None:
                 weight, handled = _judge_exception(weight, before, after)
         if episodes and episodes[-1].segment == self._segment and progress - episodes[-1].last_progress < NEW_EPISODE:
-            self._repeat(episodes[-1], number, progress)
-            return
+            self._repeat(episodes[-1], line, number, progress)
+            return True
         self._keep(key, episodes, _finding(rule, found, line, number, weight), handled=handled)
+        return True
 
-    def _repeat(self, finding: Finding, number: int, progress: int) -> None:
+    def _repeat(self, finding: Finding, line: Line, number: int, progress: int) -> None:
         finding.count += 1
         finding.last_line = number
         finding.last_progress = progress
+        if finding.count <= 20 and _RAISED.match(line.body) and not _RAISED.match(finding.shown_text):
+            finding.shown_line, finding.shown_text = number, clean(line.body)
 
     def _keep(
         self, key: tuple[str, Stream], episodes: list[Finding] | None, finding: Finding, *, handled: bool
@@ -277,26 +288,23 @@ class Collector:
         return label if label is not None else rank
 
 
-def _most_specific(
-    matches: list[tuple[CompiledRule, re.Match[str]]],
-) -> list[tuple[CompiledRule, re.Match[str]]]:
-    """Of the causes that one line shows keep the heaviest; a user's own rule always; other kinds always."""
-    best: tuple[CompiledRule, re.Match[str]] | None = None
-    kept = []
-    for pair in matches:
-        rule = pair[0].rule
-        if rule.own or rule.kind not in ("cause", "victim") or rule.metric is not None:
-            kept.append(pair)
-        elif best is None or rule.weight > best[0].rule.weight:
-            best = pair
-    return [*kept, best] if best is not None else kept
+def _competes(rule: Rule) -> bool:
+    """Whether only one such rule may claim a line; a user's own rules and the other kinds always count."""
+    return rule.kind in ("cause", "victim") and not rule.own and rule.metric is None
+
+
+def _precedence(pair: tuple[CompiledRule, re.Match[str]]) -> tuple[bool, int, int]:
+    rule = pair[0].rule
+    return (rule.fallback, -rule.weight, pair[0].order)
 
 
 def _finding(rule: Rule, found: re.Match[str], line: Line, number: int, weight: int) -> Finding:
     values = {key: clean(value, 120) for key, value in found.groupdict().items() if value is not None}
     rank = line.rank
-    if "rank" in values and values["rank"].isdigit() and rank is None:
+    if rank is None and values.get("rank", "").isdigit():
         rank = int(values["rank"])
+    elif rank is None and line.label is None and line.local_rank is None:
+        rank = line.mentioned_rank
     return Finding(
         rule=rule.id,
         cause=rule.cause,
@@ -308,6 +316,8 @@ def _finding(rule: Rule, found: re.Match[str], line: Line, number: int, weight: 
         node=values.get("node") or line.node,
         time=line.time,
         last_line=number,
+        shown_line=number,
+        shown_text=clean(line.body),
         values=values,
         source=rule,
     )
@@ -339,7 +349,7 @@ def _read_tail(result: Findings, tail: bytes, end_line: int) -> None:
         lines.pop()
     numbered = [(end_line - len(lines) + at, text) for at, text in enumerate(lines)]
     own_lines = 0
-    for _, text in reversed(numbered[-400:]):
+    for number, text in reversed(numbered[-400:]):
         part = text.rstrip("\r").rsplit("\r", 1)[-1][:2000]
         if "slurmstepd" in part or part.startswith("srun:") or "CANCELLED AT" in part:
             if result.stop_time is None and "CANCELLED AT" in part:
@@ -347,6 +357,8 @@ def _read_tail(result: Findings, tail: bytes, end_line: int) -> None:
         elif part.strip() and own_lines < OWN_TAIL:
             own_lines += 1
             result.end_time = find_time(part) if result.end_time is None else result.end_time
+            if own_lines == 1:
+                result.last_line, result.last_text = number, clean(part)
     _read_losses(result, [text for _, text in numbered])
     result.tail = [(number, clean(text.rsplit("\r", 1)[-1])) for number, text in numbered[-40:] if text.strip()]
 

@@ -48,12 +48,17 @@ _IN_TEXT_RANK = re.compile(r"(?<![\w-])(?:global[_ ]?)?[Rr]ank(?: |=|: |_| : |:)
 
 @dataclass(slots=True)
 class Line:
-    """A line without its prefixes; `label` is srun's task number, `local_rank` torchrun's, `rank` a global rank."""
+    """A line without its prefixes.
+
+    `label` is srun's task number, `local_rank` torchrun's, `rank` a global rank; `mentioned_rank` is one that only the
+    text names.
+    """
 
     body: str
     rank: int | None = None
     label: int | None = None
     local_rank: int | None = None
+    mentioned_rank: int | None = None
     node: str | None = None
     time: float | None = None
 
@@ -135,8 +140,8 @@ def split_prefix(text: str) -> Line:
     line.body = text[at:]
     if line.rank is None and line.local_rank is None:
         found = _IN_TEXT_RANK.search(line.body, 0, 300)
-        if found and line.label is None:
-            line.rank = int(found.group(1))
+        if found:
+            line.mentioned_rank = int(found.group(1))
     return line
 
 
@@ -192,7 +197,7 @@ def _peel_number(text: str, at: int, line: Line, *, first: bool) -> int:
     if found:
         line.node = found.group(1)
         return found.end()
-    if line.label is None:
+    if line.label is None and line.rank is None and line.local_rank is None:
         found = _LABEL.match(text, at)
         if found:
             line.label = int(found.group(1))

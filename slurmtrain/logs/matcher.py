@@ -14,7 +14,7 @@ from slurmtrain.core.rules import Rule, RuleSet
 FILTER_LENGTH = 12
 
 _BEFORE_EXCEPTION = r"(?:^|(?<=[\s\]>:)│|]))(?P<exception>(?:[A-Za-z_]\w*\.){0,12}"
-_AFTER_EXCEPTION = r")(?:\(|: ?(?P<message>.*)|\s*$)"
+_AFTER_EXCEPTION = r")(?:\([^()]{0,80}\))?(?::(?!:) ?(?P<message>.*)|\s*$)"
 
 
 def _trie(words: Iterable[str]) -> str:
@@ -74,7 +74,7 @@ class CompiledRule:
     def needs_context(self) -> bool:
         """Whether the lines before matter."""
         rule = self.rule
-        return any(part is not None for part in (rule.near, rule.then, rule.unless, rule.exceptions))
+        return any(part is not None for part in (rule.near, rule.then, rule.exceptions))
 
     def near(self, text: str) -> bool:
         """Whether what must be near is there."""
@@ -106,7 +106,7 @@ def _is_raised(body: str, found: re.Match[str]) -> bool:
     lead = body[max(0, found.start("exception") - 40) : found.start("exception")].rstrip()
     if lead.endswith(("except", "raise", "class", "import", "catch", "raises")):
         return False
-    return found.group("message") is not None or found.group().endswith("(") or not lead or lead[-1] in "]:)>│|"
+    return found.group("message") is not None or not lead or lead[-1] in "]:)>│|"
 
 
 class Matcher:

@@ -17,6 +17,7 @@ from slurmtrain.core.rules import Rule, RuleSet
 
 MAX_EVIDENCE_LINES = 6
 NO_LINE = 1 << 60
+NEARBY = 60
 
 
 def diagnose(facts: Facts, findings: Sequence[Findings], rules: RuleSet | None = None) -> Diagnosis:
@@ -37,7 +38,7 @@ def _describe(facts: Facts, evidence: Evidence, verdict: Verdict) -> Diagnosis:
     finding = verdict.finding
     rank = _rank_of(verdict, evidence, facts)
     node = node_of(finding, rank, facts, evidence.ends)
-    has_line = finding is not None and finding.line < NO_LINE
+    shown = _shown(finding, evidence)
     answer = Diagnosis(
         cause=cause.name,
         family=cause.family,
@@ -45,11 +46,11 @@ def _describe(facts: Facts, evidence: Evidence, verdict: Verdict) -> Diagnosis:
         action=cause.action,
         rank=rank,
         node=node,
-        file=finding.file if finding is not None and has_line else None,
-        line=finding.line if finding is not None and has_line else None,
-        evidence=_evidence_lines(finding, evidence),
+        file=(shown.file or None) if shown is not None else None,
+        line=shown.shown_line if shown is not None else None,
+        evidence=_evidence_lines(shown, evidence),
         confidence=round(max(0.05, min(verdict.confidence, 0.99)), 2),
-        sentence=sentence(cause.name, rank, node, finding.text if finding is not None and has_line else None),
+        sentence=sentence(cause.name, rank, node, shown.shown_text if shown is not None else None),
         suspects=suspects_of(cause.name, finding, node, facts),
         rule=finding.rule if finding is not None else None,
         first_rung=cause.first_rung,
@@ -130,14 +131,29 @@ def _first_to_exit(evidence: Evidence, facts: Facts) -> int | None:
     return None
 
 
-def _evidence_lines(finding: Finding | None, evidence: Evidence) -> tuple[EvidenceLine, ...]:
+def _shown(finding: Finding | None, evidence: Evidence) -> Finding | None:
+    """The line to show: of what the same stream says about this cause nearby, the one that says most."""
     if finding is None or finding.line >= NO_LINE:
+        return None
+    near = [
+        item
+        for item in evidence.causes
+        if item.cause == finding.cause
+        and item.file == finding.file
+        and item.stream == finding.stream
+        and finding.line <= item.line <= finding.line + NEARBY
+    ]
+    return max(near, key=lambda item: (item.weight, -item.line), default=finding)
+
+
+def _evidence_lines(shown: Finding | None, evidence: Evidence) -> tuple[EvidenceLine, ...]:
+    if shown is None:
         return ()
-    lines = [finding]
+    lines = [shown]
     for item in sorted(evidence.causes, key=lambda item: item.line):
-        if item.cause == finding.cause and item is not finding and len(lines) < MAX_EVIDENCE_LINES:
+        if item.cause == shown.cause and item is not shown and item.line < NO_LINE and len(lines) < MAX_EVIDENCE_LINES:
             lines.append(item)
-    return tuple(EvidenceLine(item.line, item.text, item.file or None) for item in lines)
+    return tuple(EvidenceLine(item.shown_line, item.shown_text, item.file or None) for item in lines)
 
 
 def _own_rule(facts: Facts, evidence: Evidence) -> tuple[Rule, Finding | None] | None:

@@ -18,6 +18,8 @@ SYMPTOM = 20
 ENDED_THEN_RAN = 10
 STOPPED_THEN_RAN = 200
 MANY_RANKS = 8
+WRAPPED = 60
+WRAP_LINES = 60
 
 _RAISED = re.compile(r"(?:^|[\s.])\w*(?:Error|Exception)\b")
 
@@ -61,7 +63,7 @@ def gather(facts: Facts, logs: Sequence[Findings]) -> Evidence:
                 failed.append(item)
         ends = [item.last_progress for item in current if item.kind in ("end", "launcher", "cause", "victim")]
         evidence.finished_last |= log.finished > 0 and all(log.finished > last for last in ends)
-    evidence.causes = _without_victims(_adjust(failed, evidence))
+    evidence.causes = _without_victims(_without_wrappers(_adjust(failed, evidence)))
     return evidence
 
 
@@ -69,7 +71,7 @@ def _is_multi_node(facts: Facts, logs: Sequence[Findings]) -> bool:
     if facts.nnodes is not None:
         return facts.nnodes > 1
     hosts = set(facts.nodes).union(*(log.hosts for log in logs)) if logs else set(facts.nodes)
-    return len(hosts) > 1 or max((log.max_rank for log in logs), default=-1) >= MANY_RANKS
+    return len(hosts) > 1 or max((max(log.max_rank, log.max_label) for log in logs), default=-1) >= MANY_RANKS
 
 
 def _last_launch(log: Findings) -> list[Finding]:
@@ -133,6 +135,24 @@ def _adjust(items: list[Finding], evidence: Evidence) -> list[Finding]:
         else:
             adjusted.append(item)
     return adjusted
+
+
+def _without_wrappers(items: list[Finding]) -> list[Finding]:
+    """Drop an unspecific exception when the same stream says more within the next lines: a chain or a longer message."""
+    specific = [item for item in items if item.weight >= WRAPPED and not _is_fallback(item)]
+    return [
+        item
+        for item in items
+        if not _is_fallback(item)
+        or not any(
+            other.file == item.file and other.stream == item.stream and 0 < other.line - item.line <= WRAP_LINES
+            for other in specific
+        )
+    ]
+
+
+def _is_fallback(item: Finding) -> bool:
+    return item.source is not None and item.source.fallback
 
 
 def _without_victims(items: list[Finding]) -> list[Finding]:

@@ -119,6 +119,14 @@ def _age(facts: Facts, evidence: Evidence) -> float | None:
     return min(ages, default=None)
 
 
+def _last_output(evidence: Evidence) -> Finding | None:
+    last = next((log for log in evidence.logs if log.last_line), None)
+    if last is None:
+        return None
+    number, text = last.last_line, last.last_text
+    return Finding("last-output", None, "stop", 0, number, text, shown_line=number, shown_text=text, file=last.name)
+
+
 def _timeout(facts: Facts, evidence: Evidence) -> Verdict:
     stop = _find(evidence, "time_limit")
     found = choose([item for item in _before_stop(evidence) if item.cause != "user_cancelled"])
@@ -129,7 +137,7 @@ def _timeout(facts: Facts, evidence: Evidence) -> Verdict:
     age = _age(facts, evidence)
     if age is not None and age >= OLD_OUTPUT_S:
         note = f"the last output was {age / 3600:.1f} h before the time limit"
-        return Verdict("hang_no_progress", stop, 0.85, note)
+        return Verdict("hang_no_progress", _last_output(evidence) or stop, 0.85, note)
     return Verdict("time_limit", stop, 0.97)
 
 
@@ -182,6 +190,8 @@ def _failed(facts: Facts, evidence: Evidence, *, known: bool) -> Verdict:
     items = [*evidence.causes, *_by_facts(facts, evidence)]
     stop = next((item for item in evidence.stops if item.cause is not None), None)
     found = choose(items if stop is None else [item for item in items if item in _before_stop(evidence)])
+    if stop is not None and stop.cause == "time_limit" and (found is None or found.weight < ROOT):
+        return _timeout(facts, evidence)
     if stop is not None and (found is None or found.weight < ROOT):
         return Verdict(stop.cause or "unknown", stop, 0.85)
     if not known:
