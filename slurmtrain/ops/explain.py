@@ -155,15 +155,12 @@ def find_trouble(state: Run) -> tuple[Diagnosis | None, tuple[int, int] | None]:
 
 def read_diagnosis(data: Mapping[str, Any]) -> Diagnosis:
     """A diagnosis of the journal; what cannot be read of it is left out."""
+    bare = {"cause": str(data.get("cause", "unknown"))[:60], "sentence": str(data.get("sentence", ""))}
+    whole = {"family": "unknown", "retryable": False, "action": "none", **data, **bare}
     try:
-        found = Diagnosis.from_dict(data)
-        if isinstance(found.cause, str) and isinstance(found.sentence, str):
-            return found
+        return Diagnosis.from_dict(whole)
     except (TypeError, ValueError, KeyError, AttributeError):
-        pass
-    return Diagnosis(
-        str(data.get("cause", "unknown"))[:60], "unknown", False, "none", sentence=str(data.get("sentence", ""))
-    )
+        return Diagnosis.from_dict({"family": "unknown", "retryable": False, "action": "none", **bare})
 
 
 def _headline(status: RunStatus, trouble: Diagnosis | None) -> str:
