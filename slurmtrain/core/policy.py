@@ -6,8 +6,10 @@ budgets bound every rung; preemption and the time limit use none, because they a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from slurmtrain.core.causes import CAUSES, Cause
 from slurmtrain.core.decision import Action, Budget, Decision, RunState
@@ -38,7 +40,6 @@ class Ending:
     stop_reason: str | None = None
     done: bool = False
     suspects: tuple[tuple[str, float], ...] = ()
-    node: str | None = None
     action: str | None = None  # what the diagnosis advises, where it overrides the cause's default
     outcome: str | None = None  # of a rule of the user's: FailJob, Ignore, Count
     resumed_from: str | None = None
@@ -92,10 +93,11 @@ def _continue(run: Run, reason: str, retry: Retry) -> Decision:
 
 def _climb(run: Run, ending: Ending, retry: Retry) -> Decision:
     cause = CAUSES.get(ending.cause, CAUSES["unknown"])
+    ending = dataclasses.replace(ending, sentence=ending.sentence or cause.summary)
     if cause.first_rung == "stop" or ending.action == "stop":
-        return _stop(ending, f"{ending.sentence or cause.summary}: no retry can cure this")
+        return _stop(ending, f"{ending.sentence}: no retry can cure this")
     if cause.first_rung == "rollback" and not ending.resumed_from and cause.name == "checkpoint_corrupt":
-        return _stop(ending, f"{ending.sentence or cause.summary}, and there is no checkpoint of ours to go back from")
+        return _stop(ending, f"{ending.sentence}, and there is no checkpoint of ours to go back from")
     past = list(failures(run))
     rung, why = _rung(run, ending, cause, past, retry)
     budget: Budget = "none" if ending.outcome == "Ignore" else "infrastructure" if cause.infrastructure else "program"
@@ -149,9 +151,10 @@ def _nodes_to_avoid(ending: Ending, cause: Cause, past: list[Failure], retry: Re
     if not retry.exclude_nodes:
         return ()
     suspects = [node for node, confidence in ending.suspects if confidence >= MIN_SUSPICION]
-    repeated = len(past) > 1 and past[-2].cause == cause.name and past[-2].node == ending.node
-    if ending.node and repeated and ending.node not in suspects:
-        suspects.append(ending.node)  # twice the same on one node: try another before a person is asked
+    repeated = len(past) > 1 and past[-2].cause == cause.name and past[-2].node == past[-1].node
+    node = past[-1].node if past else None
+    if node and repeated and node not in suspects:
+        suspects.append(node)  # twice the same on one node: try another before a person is asked
     return tuple(dict.fromkeys(suspects))
 
 
@@ -173,13 +176,22 @@ def _failure_of_launch(attempt: Attempt, launch: Launch) -> Failure | None:
     before = launch.started.progress if launch.started else None
     after = launch.ended.progress if launch.ended else None
     progressed = after is not None and (before is None or after > before)
-    return _failure(launch.diagnosis, progressed, launch.decision or (attempt.decision if last else None))
+    decision = launch.decision or (attempt.decision if last else None)
+    exits = launch.ended.rank_exits if launch.ended else ()
+    return _failure(launch.diagnosis, progressed=progressed, decision=decision, node=first_node(exits))
 
 
-def _failure(diagnosis: object, progressed: bool, decision: Decision | None) -> Failure:
-    get = diagnosis.get if isinstance(diagnosis, dict) else (lambda _key, default=None: default)
+def first_node(rank_exits: Sequence[Mapping[str, Any]]) -> str | None:
+    """The node of the rank that ended first, where srun named one."""
+    first = min(rank_exits, key=lambda e: int(e.get("order", 0)), default=None)
+    return str(first["node"]) if first and first.get("node") else None
+
+
+def _failure(
+    diagnosis: Mapping[str, Any], *, progressed: bool, decision: Decision | None, node: str | None = None
+) -> Failure:
     rung = _RUNG_OF_ACTION.get(decision.action) if decision else None
-    return Failure(str(get("cause", "unknown")), get("node"), progressed, rung)
+    return Failure(str(diagnosis.get("cause", "unknown")), diagnosis.get("node") or node, progressed, rung)
 
 
 def _launches_of_last_attempt(run: Run) -> tuple[Launch, ...]:

@@ -67,7 +67,6 @@ def decide_ending(
         stop_reason=stop_reason,
         done=done,
         suspects=tuple((suspect.node, suspect.confidence) for suspect in diagnosis.suspects),
-        node=diagnosis.node,
         action=diagnosis.action,
         outcome=diagnosis.outcome,
         resumed_from=resumed_from,

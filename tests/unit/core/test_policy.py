@@ -58,7 +58,7 @@ class Story:
 
 
 def ending(cause: str, **changes: object) -> Ending:
-    base = Ending(cause=cause, sentence=cause, exit_code=1, script_alive=True, node="n1")
+    base = Ending(cause=cause, sentence=cause, exit_code=1, script_alive=True)
     return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
 
 
@@ -130,7 +130,7 @@ def test_the_same_cause_without_progress_climbs_at_once() -> None:
     assert second.action is Action.REQUEUE
     assert second.exclude == ("n1",), "twice the same on one node: elsewhere before a person is asked"
     story.decided(second).start_attempt().fail("nccl_timeout", node="n2")
-    third = decide(story.run, ending("nccl_timeout", node="n2"), RETRY)
+    third = decide(story.run, ending("nccl_timeout"), RETRY)
     assert (third.action, third.state) == (Action.HOLD, RunState.HELD)
 
 
@@ -157,10 +157,8 @@ def test_the_first_retry_is_immediate_the_second_waits() -> None:
 def test_ceilings_hold_even_with_progress() -> None:
     story = Story().start_attempt()
     seen = []
-    step = 0
-    for _ in range(12):
+    for step in range(12):
         story.fail("native_crash", before=step, after=step + 1)
-        step += 1
         decision = decide(story.run, ending("native_crash"), RETRY)
         seen.append(decision.action)
         story.decided(decision)

@@ -1,0 +1,206 @@
+"""The main job on a real Slurm: runs that fail, are cut off, or are taken away, and what becomes of them.
+
+Asserted is what Slurm's accounting, squeue, the process table and the training's own checkpoints and records say.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from cluster import Cluster, wait_until
+from programs.place import assert_whole
+from runs import submit, trainer
+
+FAST = {"delay_s": 1}
+NO_RETRIES = {"requeues": 0, "in_place": 0}
+
+
+def test_a_training_that_ends_well_is_completed(cluster: Cluster, store: Path) -> None:
+    run = submit(cluster, store, trainer(store, "--steps", "12", "--pace", "0.05"), nodes=2, ranks=2)
+    run.wait_state("Completed")
+    run.wait_slurm("COMPLETED")
+    assert cluster.states_of(run.job_id) == ["COMPLETED"]
+    assert_whole(run.checkpoints, 12)
+    assert run.starts() == ["0.0"]
+
+
+def test_fail_restart_in_place_complete(cluster: Cluster, store: Path) -> None:
+    """One job, one execution, two launches; the second goes on from the checkpoint."""
+    command = trainer(
+        store, "--steps", "40", "--fail", "signal:SEGV", "--fail-launches", "1", "--fail-at", "25", "--fail-rank", "3"
+    )
+    run = submit(cluster, store, command, nodes=2, ranks=2, retry=FAST)
+    run.wait_state("Completed")
+    run.wait_slurm("COMPLETED")
+    assert cluster.states_of(run.job_id) == ["COMPLETED"], "the allocation was never given back"
+    assert run.starts() == ["0.0", "0.1"]
+    assert run.records("start")[-1]["step"] >= 20, "not from the beginning"
+    assert_whole(run.checkpoints, 40)
+    steps = [row for row in cluster.sacct(run.job_id, steps=True) if "." in row["JobID"]]
+    assert sum(row["JobID"].rpartition(".")[2].isdigit() for row in steps) == 3, "two launches and one companion step"
+    row = run.status()
+    assert (row["attempt"], row["launch"]) == (0, 1)
+
+
+@pytest.mark.nodes(3)
+def test_fail_requeue_to_another_node_within_seconds_complete(cluster: Cluster, store: Path) -> None:
+    """A program that fails on one node and nowhere else: one run, two attempts, the second without that node."""
+    bad = cluster.nodes[0]
+    command = trainer(
+        store, "--steps", "30", "--fail", "signal:SEGV", "--fail-launches", "-1", "--fail-at", "10", "--fail-rank",
+        "-1", "--fail-node", bad,
+    )  # fmt: skip
+    run = submit(cluster, store, command, nodes=1, retry=FAST, resources={"sbatch_options": []})
+    run.wait_state("Completed", timeout_s=90)
+    states = cluster.states_of(run.job_id)
+    nodes = [row["NodeList"] for row in cluster.sacct(run.job_id, fields=("NodeList", "State"))]
+    if nodes[0] != bad:
+        pytest.skip(f"Slurm chose {nodes[0]} for the first attempt")
+    assert states == ["REQUEUED", "COMPLETED"], states
+    assert nodes[-1] != bad
+    assert run.starts() == ["0.0", "0.1", "1.0"]
+    assert_whole(run.checkpoints, 30)
+    fault = [row["at"] for row in run.records("fault")][-1]
+    again = [row["at"] for row in run.records("start")][-1]
+    assert again - fault < 30, "Slurm's own requeue delay would be longer with its default timers"
+
+
+def test_a_permanent_error_is_launched_once_and_frees_the_nodes(cluster: Cluster, store: Path) -> None:
+    command = trainer(store, "--steps", "40", "--fail", "import_error", "--fail-launches", "-1", "--fail-at", "3")
+    run = submit(cluster, store, command, retry=FAST)
+    row = run.wait_state("Failed")
+    run.wait_slurm("FAILED")
+    assert row["cause"] == "import_error"
+    assert run.starts() == ["0.0"]
+    assert cluster.states_of(run.job_id) == ["FAILED"]
+    wait_until(lambda: not cluster.processes(run.job_id), 20, "no process of the job is left")
+
+
+@pytest.mark.parametrize("partition", ["batch", "graced"])
+@pytest.mark.parametrize("on_stop", ["save", "default"])
+def test_preemption_is_continued_without_a_budget(cluster: Cluster, store: Path, partition: str, on_stop: str) -> None:
+    """With grace a training may save and exit 0 while squeue says RUNNING: that is not the end of the run."""
+    command = trainer(store, "--steps", "120", "--pace", "0.1", "--checkpoint-every", "5", "--on-stop", on_stop)
+    nodes = cluster.nodes[:2]
+    placed = {"nodelist": ",".join(nodes)}
+    run = submit(cluster, store, command, partition=partition, resources=placed, retry=NO_RETRIES)
+    run.wait_step(10)
+    where = ["-p", cluster.partition("urgent"), "-w", nodes[0], "-N1", "--exclusive", "-t", "1"]
+    urgent = cluster.sbatch(*where, script="#!/bin/bash\nsleep 3\n")
+    cluster.wait_state(urgent, "RUNNING", "COMPLETED", timeout_s=90)
+    run.wait_state("Completed", timeout_s=150)
+    assert_whole(run.checkpoints, 120)
+    states = cluster.states_of(run.job_id)
+    assert states[-1] == "COMPLETED"
+    assert set(states[:-1]) <= {"PREEMPTED", "REQUEUED"}
+    assert len(states) == 2, states
+    assert [d["budget"] for d in run.decisions()] == ["none", "none"]
+    assert run.decisions()[0]["cause"] == "preempted"
+    if on_stop == "save":
+        assert run.records("left"), "the training was asked to save"
+
+
+_CUT = {
+    "plain": ("srun", lambda c: c),
+    "bash": ("srun", lambda c: ["bash", "-c", f"{' '.join(c)}; code=$?; echo wrapper ends; exit $code"]),
+    "deaf": ("srun", lambda c: [*c, "--on-stop", "ignore"]),
+}
+
+
+@pytest.mark.parametrize("shape", sorted(_CUT))
+def test_the_time_limit_is_continued(cluster: Cluster, store: Path, shape: str) -> None:
+    launcher, wrap = _CUT[shape]
+    command = wrap(trainer(store, "--steps", "700", "--pace", "0.1", "--checkpoint-every", "5"))
+    stop = {"warning_s": 20}
+    run = submit(cluster, store, command, launcher=launcher, time_limit="1", stop=stop, retry=NO_RETRIES)
+    run.wait_state("Completed", timeout_s=280)
+    states = cluster.states_of(run.job_id)
+    assert states[-1] == "COMPLETED"
+    assert set(states[:-1]) == {"REQUEUED"}, f"left before Slurm cut it off: {states}"
+    assert_whole(run.checkpoints, 700)
+    assert all(d["budget"] == "none" for d in run.decisions())
+    left = run.records("left")
+    if shape == "deaf":
+        assert not left
+    else:
+        assert {row["rank"] for row in left} == {0, 1}, "each rank heard the warning"
+        signals = [(r["launch"], r["rank"]) for r in run.records("signal") if r["signal"] == "SIGUSR2"]
+        assert len(signals) == len(set(signals)), "each rank of a launch heard it once"
+
+
+@pytest.mark.nodes(3)
+@pytest.mark.native_only
+def test_a_node_killed_in_mid_run_and_the_run_finished_elsewhere(cluster: Cluster, store: Path) -> None:
+    command = trainer(store, "--steps", "150", "--pace", "0.1", "--checkpoint-every", "5")
+    run = submit(cluster, store, command, nodes=2)
+    run.wait_step(10)
+    nodes = cluster.job(run.job_id).nodes  # type: ignore[union-attr]
+    victim = nodes[-1]
+    cluster.kill_node(victim)
+    wait_until(lambda: "NODE_FAIL" in cluster.states_of(run.job_id), 120, "Slurm declares the node lost")
+    run.watch_once()
+    run.wait_state("Completed", timeout_s=120)
+    rows = cluster.sacct(run.job_id, fields=("State", "NodeList"))
+    assert [row["State"] for row in rows][-1] == "COMPLETED"
+    assert victim not in cluster.expand(rows[-1]["NodeList"])
+    assert_whole(run.checkpoints, 150)
+    assert run.decisions()[0]["cause"] == "node_fail"
+    assert run.decisions()[0]["budget"] == "infrastructure"
+
+
+def test_a_cancelled_run_stays_cancelled(cluster: Cluster, store: Path) -> None:
+    command = trainer(store, "--steps", "400", "--pace", "0.1")
+    run = submit(cluster, store, command)
+    run.wait_step(10)
+    cluster.as_user("scancel", str(run.job_id))
+    run.wait_slurm("CANCELLED")
+    run.watch_once()
+    row = run.wait_state("Stopped")
+    assert row["cause"] == "user_cancelled"
+    time.sleep(8)
+    run.watch_once()
+    assert cluster.job(run.job_id).state == "CANCELLED"  # type: ignore[union-attr]
+    assert [s.split()[0] for s in cluster.states_of(run.job_id)] == ["CANCELLED"]
+
+
+def test_a_purged_job_is_still_resolved(cluster: Cluster, store: Path) -> None:
+    """Nobody watched while the script was killed and slurmctld forgot the job: the run goes on as a new job."""
+    command = trainer(store, "--steps", "60", "--pace", "0.1", "--checkpoint-every", "5")
+    run = submit(cluster, store, command, nodes=1)
+    run.wait_step(10)
+    shells = [p for p in cluster.processes(run.job_id) if "SLURM_PROCID" not in p.environ or "batch" in str(p.argv)]
+    script = [p for p in shells if any("slurm_script" in word for word in p.argv)]
+    agents = [p for p in shells if any("agent.pyz" in word for word in p.argv) and "attempt" in p.argv]
+    assert script, [p.argv for p in shells]
+    assert agents, [p.argv for p in shells]
+    for process in (*script, *agents, *run.rank_processes()):
+        cluster.signal_process(process, signal.SIGKILL)
+    wait_until(lambda: cluster.job(run.job_id) is None, 120, "slurmctld has forgotten the job")
+    first = cluster.states_of(run.job_id)
+    assert first[0] in {"FAILED", "CANCELLED", "NODE_FAIL"}, first
+    wait_until(lambda: run.watch_once() or run.status()["job_id"] != str(run.job_id), 60, "a new job of the run", 2)
+    row = run.wait_state("Completed", timeout_s=90)
+    assert row["run_id"] == run.run_id
+    assert_whole(run.checkpoints, 60)
+
+
+def test_without_the_agent_the_training_runs_all_the_same(cluster: Cluster, store: Path) -> None:
+    """The batch script runs it once and records the end; the watcher decides, and the job goes on."""
+    faults = ["--fail", "signal:SEGV", "--fail-launches", "1", "--fail-at", "20"]
+    command = trainer(store, "--steps", "30", "--pace", "0.05", *faults)
+    run = submit(cluster, store, command, nodes=1, resources={"sbatch_options": ["--begin=now+4"]})
+    agent = (run.path / "agent.pyz").read_bytes()
+    (run.path / "agent.pyz").write_bytes(b"not a zip file")
+    run.wait_slurm("FAILED")
+    assert len(run.starts()) == 1, "the training ran, and ran once"
+    assert not run.decisions(), "nobody in the job decided"
+    (run.path / "agent.pyz").write_bytes(agent)
+    run.watch_once()
+    run.wait_state("Completed", timeout_s=60)
+    assert_whole(run.checkpoints, 30)
+    states = cluster.states_of(run.job_id)
+    assert len(states) == 2
+    assert states[-1] == "COMPLETED"
