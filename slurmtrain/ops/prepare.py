@@ -53,6 +53,7 @@ class Prepared:
     created_at: datetime
     extensions: Extensions
     notes: tuple[str, ...] = ()
+    restarted_from: str | None = None  # the run whose parameters these are
 
 
 def build_run_id(name: str, now: datetime) -> str:
@@ -98,6 +99,8 @@ def build_files(prepared: Prepared) -> dict[str, tuple[bytes, int]]:
         "spec": spec_to_dict(resolved.spec),
         "sources": dict(resolved.sources),
     }
+    if prepared.restarted_from is not None:
+        plan["restarted_from"] = prepared.restarted_from
     return {
         run.spec.name: (dump_spec(resolved.spec, resolved.sources, run.run_id).encode(), 0o666),
         run.plan.name: (to_json(plan), 0o666),

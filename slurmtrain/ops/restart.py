@@ -1,0 +1,76 @@
+"""A new run with the parameters of an old one that has ended, linked to it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from slurmtrain.config.resolve import Resolved
+from slurmtrain.core.decision import RunState
+from slurmtrain.core.spec import Spec, spec_to_dict
+from slurmtrain.errors import NotFoundError, RefusedError
+from slurmtrain.ops.prepare import Extensions, Prepared, build_run_id, prepare
+from slurmtrain.ops.timeline import RunView, find_plan
+from slurmtrain.store.checkpoints import checkpoint_dir, find_newest
+
+
+def prepare_restart(
+    view: RunView,
+    store: Path,
+    now: datetime,
+    extensions: Extensions,
+    *,
+    agent_python: str | None = None,
+    resume: bool | None = None,
+) -> Prepared:
+    """The new run, rendered and checked; nothing is written yet.
+
+    ``resume`` True lets it go on in the old run's checkpoint directory, False begins anew; None resumes what did not
+    complete. Raises ``RefusedError`` for a run that has not ended, ``NotFoundError`` where its plan cannot be read.
+    """
+    old = view.run
+    if not view.state.ended:
+        raise RefusedError(
+            f"{old.run_id} has not ended ({view.state.state.value}): two runs would train the same; "
+            f"`slurmtrain {_instead(view)} {old.run_id}` first"
+        )
+    plan = find_plan(old)
+    if plan is None:
+        raise NotFoundError(f"{old.plan} is missing or unreadable; `slurmtrain submit {old.spec}` takes the job file")
+    wanted = view.state.state is not RunState.COMPLETED if resume is None else resume
+    spec, note = _with_checkpoints(plan.spec, old.path, wanted)
+    resolved = Resolved(spec, dict.fromkeys(_paths(spec_to_dict(spec)), f"run {old.run_id}"), (note,))
+    prepared = prepare(resolved, store / "runs" / build_run_id(spec.name, now), now, extensions, agent_python)
+    return dataclasses.replace(prepared, restarted_from=old.run_id)
+
+
+def _instead(view: RunView) -> str:
+    return "release" if view.state.state is RunState.HELD else "stop"
+
+
+def _with_checkpoints(spec: Spec, old: Path, resume: bool) -> tuple[Spec, str]:
+    """The spec for the new run, and in words where it begins."""
+    newest = find_newest(old, spec.checkpoint)
+    shared = Path(spec.checkpoint.dir).is_absolute()
+    if newest is None:
+        return spec, "there is no checkpoint to go on from: it begins anew"
+    if shared and not resume:
+        return spec, f"checkpoints are in {spec.checkpoint.dir} for every run: it goes on from {newest.path.name}"
+    if not resume:
+        return spec, "it begins anew; --resume goes on from the old run's checkpoint"
+    there = dataclasses.replace(spec.checkpoint, dir=str(checkpoint_dir(old, spec.checkpoint)))
+    return dataclasses.replace(spec, checkpoint=there), f"it goes on from {newest.path}"
+
+
+def _paths(values: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Key paths of a spec, as its sources name them."""
+    found = []
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found += _paths(value, f"{prefix}{key}.")
+        else:
+            found.append(f"{prefix}{key}")
+    return found
