@@ -16,11 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from minislurm import commands, describe, faults, native, procs, users, venv
+from minislurm import commands, describe, faults, native, procs, testrun, users, venv
 from minislurm.errors import MiniSlurmError
 from minislurm.say import say
 from minislurm.settings import DEFAULT_DIR, REPO, TIMERS, Settings, load_settings
 
+RELEASES = ("24.11", "26.05")
 LOCK = Path("/run/lock/mini-slurm.lock")
 
 
@@ -47,6 +48,11 @@ def build_parser() -> Parser:
     verbs.add_parser("logs", help="print where the logs are and their last lines", parents=[common])
     shell = verbs.add_parser("shell", help="a shell, or a command after --, as the researcher", parents=[common])
     shell.add_argument("command", nargs="*", metavar="-- COMMAND")
+    test = verbs.add_parser("test", help="all tests: lint, unit, packaging, live on native and docker clusters, demo")
+    for part in testrun.PARTS:
+        test.add_argument(f"--{part}", action="store_true", help=f"only this part (and others named): {part}")
+    test.add_argument("--slurm", choices=RELEASES, help="Slurm release of the containers")
+    test.add_argument("pytest_args", nargs="*", metavar="-- PYTEST-ARG", help="for every pytest that runs")
     fault = verbs.add_parser("fault", help="break something on purpose, for tests", parents=[common])
     fault.add_argument("action", choices=faults.ACTIONS)
     fault.add_argument("target", help="a node, or slurmctld, slurmdbd, mariadb, munged")
@@ -58,7 +64,7 @@ def _up_options() -> Parser:
     where = options.add_mutually_exclusive_group()
     where.add_argument("--native", action="store_true", help="daemons on this machine (root)")
     where.add_argument("--docker", action="store_true", help="containers")
-    options.add_argument("--slurm", choices=("24.11", "26.05"), help="Slurm release of the containers")
+    options.add_argument("--slurm", choices=RELEASES, help="Slurm release of the containers")
     options.add_argument("--nodes", type=int, help="number of nodes (4)")
     options.add_argument("--cpus", type=int, help="imagined CPUs per node (8)")
     options.add_argument("--gpus", type=int, help="imagined GPUs per node (4)")
@@ -141,31 +147,31 @@ def locked() -> Iterator[None]:
         yield
 
 
-def up(args: argparse.Namespace) -> Settings:
+def up(args: argparse.Namespace, extras: tuple[str, ...] = ()) -> Settings:
     need_root("the native cluster")
     wanted = wanted_settings(args)
     with locked():
         before = load_settings(Path(wanted.directory))
         if before and set(native.running(before)) == set(native.daemons(before)):
-            return _already_running(args, before, wanted)
+            return _already_running(args, before, wanted, extras)
         if before:
             native.clean_up(before)  # what a crash left, with the node names of that time
         if args.fresh:
             _forget(before or wanted)
         settings = native.up(wanted)
     native.report_up(settings)
-    _finish(args, settings)
+    _finish(args, settings, extras)
     return settings
 
 
-def _finish(args: argparse.Namespace, settings: Settings) -> None:
+def _finish(args: argparse.Namespace, settings: Settings, extras: tuple[str, ...]) -> None:
     """cluster.json first: the cluster is usable even if slurmtrain cannot be installed yet."""
     describe.write_cluster_json(settings, describe.native_facts(settings))
-    if not args.no_venv and venv.ensure(settings.layout.venv):
+    if not args.no_venv and venv.ensure(settings.layout.venv, extras):
         describe.write_cluster_json(settings, describe.native_facts(settings))
 
 
-def _already_running(args: argparse.Namespace, before: Settings, wanted: Settings) -> Settings:
+def _already_running(args: argparse.Namespace, before: Settings, wanted: Settings, extras: tuple[str, ...]) -> Settings:
     for key in ("nodes", "cpus", "gpus", "timers", "memory_mib", "port_base", "lanes", "extra"):
         if getattr(args, key) is not None and getattr(before, key) != getattr(wanted, key):
             option = {"extra": "set"}.get(key, key.replace("_", "-"))
@@ -173,7 +179,7 @@ def _already_running(args: argparse.Namespace, before: Settings, wanted: Setting
                 f"already running in {before.directory} with --{option} {getattr(before, key)}; change it after `down`."
             )
     say(f"already running in {before.directory}")
-    _finish(args, before)
+    _finish(args, before, extras)
     return before
 
 
@@ -236,7 +242,7 @@ def demo(args: argparse.Namespace) -> int:
     script = REPO / "docker" / "demo" / "run"
     if not script.exists():
         raise MiniSlurmError(f"{script} is missing; this checkout has no demo.")
-    settings = up(args)
+    settings = up(args, ("demo",))
     folder = settings.layout.root / "demo"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(script.parent, folder)  # the researcher may not be able to read the checkout
@@ -254,6 +260,8 @@ def dispatch(args: argparse.Namespace) -> int:
         return down(args)
     if args.verb == "status":
         return status(args)
+    if args.verb == "test":
+        return testrun.run(args)
     settings = existing(args)
     if args.verb == "env":
         describe.write_cluster_json(settings, describe.native_facts(settings))

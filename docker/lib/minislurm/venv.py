@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from minislurm import packages
@@ -16,9 +17,9 @@ from minislurm.settings import REPO
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "src", "slurmtrain", "templates", "plugins")
 
 
-def source_hash(repo: Path, extra: str) -> str:
+def source_hash(repo: Path) -> str:
     """A digest over everything the wheel is built from."""
-    digest = hashlib.sha256(f"{sys.version}{extra}".encode())
+    digest = hashlib.sha256(sys.version.encode())
     for name in SOURCES:
         top = repo / name
         files = sorted(p for p in top.rglob("*") if p.is_file()) if top.is_dir() else [top]
@@ -29,20 +30,32 @@ def source_hash(repo: Path, extra: str) -> str:
     return digest.hexdigest()
 
 
-def ensure(venv: Path, extras: str = "") -> bool:
-    """Make `venv` and install the checkout into it, if its sources changed; whether that was done."""
+def ensure(venv: Path, extras: Iterable[str] = ()) -> bool:
+    """Make `venv` and install the checkout into it, if its sources changed or an extra is missing.
+
+    Returns whether something was installed. Extras of earlier calls are kept.
+    """
     if not (REPO / "pyproject.toml").exists():
         warn("the checkout has no pyproject.toml yet; the cluster starts without slurmtrain.")
         return False
-    stamp = venv / ".slurmtrain-sources"
-    wanted = source_hash(REPO, extras)
-    if stamp.exists() and stamp.read_text(encoding="ascii") == wanted:
+    stamp = venv / ".slurmtrain-installed"
+    before, sources = _read_stamp(stamp), source_hash(REPO)
+    wanted = sorted({*before[1:], *extras})
+    if before == [sources, *wanted]:
         return False
     say(f"installing slurmtrain into {venv} ...")
     create(venv)
-    pip_install(venv, [f"{REPO}{extras}"])
-    stamp.write_text(wanted, encoding="ascii")
+    pip_install(venv, [f"{REPO}[{','.join(wanted)}]" if wanted else str(REPO)])
+    stamp.write_text("\n".join([sources, *wanted]), encoding="ascii")
     return True
+
+
+def _read_stamp(stamp: Path) -> list[str]:
+    """The sources' digest and the extras of the last installation; empty without one."""
+    try:
+        return stamp.read_text(encoding="ascii").split()
+    except OSError:
+        return []
 
 
 def create(venv: Path, python: str = "/usr/bin/python3") -> None:

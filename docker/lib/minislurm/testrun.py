@@ -1,0 +1,247 @@
+"""`mini-slurm test`: everything that must hold, on a fresh machine, part by part."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from minislurm import packages, pythons, venv
+from minislurm.errors import MiniSlurmError
+from minislurm.report import Report, stream
+from minislurm.say import say, warn
+from minislurm.settings import REPO
+
+PARTS = ("lint", "unit", "packaging", "native", "demo", "docker")
+LANES, NODES = 4, 12
+SCRIPT = str(REPO / "docker" / "mini-slurm")
+
+
+@dataclass(frozen=True)
+class TestRun:
+    """Where and with what the parts run."""
+
+    report: Report
+    work: Path
+    slurm_releases: tuple[str, ...]
+    pytest_args: tuple[str, ...]
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The caller's environment without another Slurm, another virtual environment or byte code in the tree."""
+        drop = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "MINI_SLURM_JSON")
+        kept = {k: v for k, v in os.environ.items() if k not in drop and not k.startswith(("SLURM_", "SBATCH_"))}
+        return {**kept, "PYTHONDONTWRITEBYTECODE": "1", "RUFF_CACHE_DIR": f"{self.work}/ruff"}
+
+    # -- environments -----------------------------------------------------------------------------
+
+    def environment(self, version: tuple[int, int], python: str) -> Path:
+        """A virtual environment with the checkout (editable) and its development tools."""
+        folder = self.work / f"venv-{version[0]}.{version[1]}"
+        project = REPO / "pyproject.toml"
+        if not project.exists():
+            raise MiniSlurmError("the checkout has no pyproject.toml, so there is nothing to install and test.")
+        wanted = hashlib.sha256(project.read_bytes() + str(REPO).encode() + python.encode()).hexdigest()
+        stamp = folder / ".installed"
+        if not stamp.exists() or stamp.read_text(encoding="ascii") != wanted:
+            say(f"making {folder} ...")
+            venv.create(folder, python)
+            venv.pip_install(folder, ["--editable", f"{REPO}[dev]"])
+            stamp.write_text(wanted, encoding="ascii")
+        return folder / "bin"
+
+    def debian(self) -> Path:
+        """The environment of Debian's own Python: the one of the linters and of the live tests."""
+        version = pythons.version_of("/usr/bin/python3")
+        if version is None:
+            packages.install(["python3-venv"])
+            version = pythons.version_of("/usr/bin/python3")
+        if version is None:
+            raise MiniSlurmError("/usr/bin/python3 cannot make virtual environments; install python3-venv.")
+        return self.environment(version, "/usr/bin/python3")
+
+    def pytest(self, tools: Path, *args: str, extra_env: dict[str, str] | None = None, timeout_s: float = 3600) -> bool:
+        argv = [str(tools / "python"), "-m", "pytest", "-p", "no:cacheprovider", *args, *self.pytest_args]
+        return self.report.pytest(argv, cwd=REPO, env={**self.env, **(extra_env or {})}, timeout_s=timeout_s)
+
+    def command(self, *argv: str, extra_env: dict[str, str] | None = None, timeout_s: float = 1200) -> bool:
+        return stream(list(argv), cwd=REPO, env={**self.env, **(extra_env or {})}, timeout_s=timeout_s)[0] == 0
+
+    # -- parts ------------------------------------------------------------------------------------
+
+    def lint(self) -> None:
+        tools: list[Path] = []
+
+        def prepare() -> bool:
+            tools.append(self.debian())
+            return True
+
+        if not self.report.part("development tools", prepare):
+            return
+        ruff, mypy = str(tools[0] / "ruff"), [str(tools[0] / "mypy"), f"--cache-dir={self.work}/mypy"]
+        lib = {"MYPYPATH": "docker/lib"}
+        parts: list[tuple[str, Callable[[], bool]]] = [
+            ("ruff check", lambda: self.command(ruff, "check", ".")),
+            ("ruff format", lambda: self.command(ruff, "format", "--check", ".")),
+            ("mypy --strict slurmtrain", lambda: self.command(*mypy, "--strict")),
+            ("mypy --strict docker", lambda: self.command(*mypy, "--strict", "docker/lib/minislurm", extra_env=lib)),
+            ("import-linter", lambda: self.command(str(tools[0] / "lint-imports"), "--no-cache")),
+            ("shellcheck", lambda: self.shellcheck(tools[0])),
+        ]
+        for name, work in parts:
+            self.report.part(name, work)
+
+    def shellcheck(self, tools: Path) -> bool:
+        """Every shell script of the checkout, found by its first line."""
+        program = tools / "shellcheck"
+        found = str(program) if program.exists() else packages.require_program("shellcheck", "shellcheck")
+        scripts = [str(path) for path in tracked_files() if _is_shell(path)]
+        print(" ".join(scripts))
+        return bool(scripts) and self.command(found, "--severity=warning", *scripts)
+
+    def unit(self) -> None:
+        chosen = pythons.chosen()
+        if pythons.OLDEST not in chosen:
+            warn("NO PYTHON 3.10 ON THIS MACHINE: the oldest supported version is NOT tested here.")
+        if not chosen:
+            packages.install(["python3-venv"])
+            chosen = pythons.chosen()
+        for version, python in chosen.items():
+            name = f"unit tests on Python {version[0]}.{version[1]}"
+            self.report.part(name, partial(self._unit, version, python))
+
+    def _unit(self, version: tuple[int, int], python: str) -> bool:
+        return self.pytest(self.environment(version, python), "tests/unit", "-q", "-n2")
+
+    def packaging(self) -> None:
+        self.report.part("packaging tests", lambda: self.pytest(self.debian(), "tests/packaging", "-q"))
+
+    def native(self) -> None:
+        """Two clusters side by side: the quick one with lanes, and one with Slurm's own timers."""
+        self.report.part("live tests, native cluster", self._native)
+
+    def _native(self) -> bool:
+        tools = self.debian()
+        quick, slow = ["--name", "test"], ["--name", "testslow"]
+        options = ["--native", "--fresh"]
+        try:
+            up = self.command(SCRIPT, "up", *quick, *options, "--nodes", str(NODES), "--lanes", str(LANES))
+            if not up:
+                return False
+            shared = directory("testslow") / "venv"
+            shared.parent.mkdir(exist_ok=True)
+            if not shared.exists():
+                shared.symlink_to(directory("test") / "venv")
+            if not self.command(SCRIPT, "up", *slow, *options, "--timers", "default", "--no-venv"):
+                return False
+            return self._both(tools)
+        finally:
+            self.command(SCRIPT, "down", *quick)
+            self.command(SCRIPT, "down", *slow)
+
+    def _both(self, tools: Path) -> bool:
+        """The tests for the slow cluster run meanwhile; their output is shown at the end."""
+        log = self.work / "live-default-timers.log"
+        outcome: list[tuple[int, str]] = []
+        argv = [str(tools / "python"), "-m", "pytest", "-p", "no:cacheprovider", "tests/live", "-m", "default_timers"]
+
+        def slow() -> None:
+            with log.open("w", encoding="utf-8") as sink:
+                outcome.append(stream(argv, cwd=REPO, env=self._live_env("testslow"), timeout_s=3000, sink=sink))
+
+        thread = threading.Thread(target=slow)
+        thread.start()
+        live = ["tests/live", "-m", "not default_timers", f"-n{LANES}", "--maxschedchunk=1", "--durations=15"]
+        good = self.pytest(tools, *live, extra_env=self._live_env("test"))
+        thread.join()
+        print("--- the same cluster with Slurm's own timers, run meanwhile ---")
+        print(log.read_text(encoding="utf-8", errors="replace"))
+        return self.report.count(*outcome[0]) and good if outcome else False
+
+    def _live_env(self, name: str) -> dict[str, str]:
+        return {**self.env, "MINI_SLURM_JSON": str(directory(name) / "cluster.json")}
+
+    def demo(self) -> None:
+        def work() -> bool:
+            try:
+                return self.command(SCRIPT, "demo", "--name", "testdemo", "--native", "--fresh", timeout_s=1800)
+            finally:
+                self.command(SCRIPT, "down", "--name", "testdemo")
+
+        self.report.part("demo, native cluster", work)
+
+    def docker(self) -> None:
+        for release in self.slurm_releases:
+            self.report.part(f"live tests, containers with Slurm {release}", partial(self._docker, release))
+
+    def _docker(self, release: str) -> bool:
+        name = ["--name", "testdocker"]
+        tools = self.debian()
+        try:
+            if not self.command(SCRIPT, "up", *name, "--docker", "--slurm", release, "--fresh", timeout_s=2400):
+                return False
+            return self.pytest(tools, "tests/live", "-m", "docker_too", "-v", extra_env=self._live_env("testdocker"))
+        finally:
+            self.command(SCRIPT, "down", *name)
+
+
+def directory(name: str) -> Path:
+    """Where the cluster of that name lies."""
+    base = Path(os.environ.get("MINI_SLURM_DIR") or "/opt/mini-slurm").resolve()
+    return base.with_name(f"{base.name}-{name}")
+
+
+def tracked_files() -> list[Path]:
+    """Files of the checkout: what git tracks or would, without git everything."""
+    git = shutil.which("git")
+    if git and (REPO / ".git").exists():
+        argv = [git, "-c", f"safe.directory={REPO}", "-C", str(REPO), "ls-files", "-z", "-co", "--exclude-standard"]
+        names = subprocess.run(argv, capture_output=True, text=True, timeout=60).stdout.split("\0")
+        return [REPO / name for name in names if name and (REPO / name).is_file()]
+    return [path for path in REPO.rglob("*") if path.is_file()]
+
+
+def _is_shell(path: Path) -> bool:
+    if path.suffix == ".sh":
+        return True
+    with path.open("rb") as handle:
+        first = handle.readline(80)
+    return (
+        first.startswith(b"#!")
+        and first.split(b"/")[-1].split()[-1] in (b"sh", b"bash")
+        and b"j2" not in path.suffix.encode()
+    )
+
+
+def work_directory() -> Path:
+    """A directory of ours for virtual environments and caches, kept between runs."""
+    path = Path(os.environ.get("MINI_SLURM_TEST_DIR") or f"/var/tmp/mini-slurm-test-{os.geteuid()}")
+    path.mkdir(mode=0o755, parents=True, exist_ok=True)
+    if path.is_symlink() or path.stat().st_uid != os.geteuid():
+        raise MiniSlurmError(f"{path} belongs to somebody else; name another directory in MINI_SLURM_TEST_DIR.")
+    return path
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the selected parts (all by default) and print the summary."""
+    selected = [part for part in PARTS if getattr(args, part)] or list(PARTS)
+    needs_root = [part for part in selected if part in ("native", "demo", "docker")]
+    if needs_root and os.geteuid() != 0:
+        raise MiniSlurmError(f"the parts {', '.join(needs_root)} need root; --lint, --unit and --packaging do not.")
+    releases = (args.slurm,) if args.slurm else ("24.11",)
+    test_run = TestRun(Report(), work_directory(), releases, tuple(args.pytest_args))
+    try:
+        for part in selected:
+            getattr(test_run, part)()
+    except KeyboardInterrupt:
+        print("mini-slurm: interrupted", file=sys.stderr)
+        test_run.report.rows.append(("interrupted", False, 0.0))
+    return test_run.report.close()
