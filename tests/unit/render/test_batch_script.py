@@ -292,7 +292,7 @@ def test_where_no_hand_shake_can_be_made_nothing_is_guessed(job: Job) -> None:
 
 def test_an_agent_that_lived_long_but_could_not_write_had_started(job: Job) -> None:
     """A disk that fills up during the training must not make it run a second time."""
-    job.patch = {"AGENT_START_S=120": "AGENT_START_S=0"}
+    job.patch = {"ST_AGENT_START_S=120": "ST_AGENT_START_S=0"}
     job.agent("time.sleep(1.2); sys.exit(7)")
     assert job.run()[0] == 7
     assert "launch" not in job.seen()
@@ -312,6 +312,17 @@ def test_what_could_break_the_interpreter_is_put_aside_and_handed_on(job: Job) -
     )
     assert job.run()[0] == 0
     assert (job.folder / "env").read_text() == "unset|/a b:/c|unset|/x\n"
+
+
+def test_the_agents_environment_is_the_jobs(job: Job) -> None:
+    names = ["name", "code", "child", "record", "start", "started", "RUN_DIR", "AGENT", "folder", "word", "value"]
+    job.env |= {name: f"mine {name}" for name in names} | {"SHELLOPTS": "braceexpand:errexit:nounset"}
+    job.agent('import json; json.dump(dict(os.environ), open(folder + "/env.json", "w")); shake("exit 0")')
+    assert job.run()[0] == 0
+    env = json.loads((job.folder / "env.json").read_text())
+    assert {name: env[name] for name in names} == {name: f"mine {name}" for name in names}
+    added = set(env) - set(job.env) - {"PWD", "OLDPWD", "SHLVL", "_", "LC_CTYPE"}
+    assert added == {"SLURMTRAIN_SUBMISSION", "SLURMTRAIN_HANDSHAKE"}
 
 
 def test_the_agent_is_a_child_of_the_batch_script_itself(job: Job) -> None:

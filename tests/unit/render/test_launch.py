@@ -115,6 +115,28 @@ def test_the_library_path_comes_back_as_it_was(tmp_path: Path) -> None:
     assert result.stdout == "/opt/my libs:/x|gone|unset\n"
 
 
+ADDED = {
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT",
+    "SLURM_EXPORT_ENV",
+    "PYTHONUNBUFFERED", "PYTHONFAULTHANDLER", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID",
+    "SLURM_STEP_NUM_TASKS",
+    "PWD", "OLDPWD", "SHLVL", "_", "LC_CTYPE",
+}  # fmt: skip
+
+
+def test_the_environment_arrives_as_it_was_and_nothing_of_the_scripts_leaks_into_it(tmp_path: Path) -> None:
+    show = tmp_path / "show.py"
+    show.write_text(SHOW)
+    names = ["name", "saved", "code", "rank", "launch", "restart", "main", "RUN_DIR", "AGENT", "checkpoint_dir", "args"]
+    mine = {name: f"mine {name}" for name in names} | {"SHELLOPTS": "braceexpand:errexit:nounset"}
+    result = launch(tmp_path, spec_of(sys.executable, str(show)), **mine)
+    assert result.returncode == 0, result.stderr
+    env = read(tmp_path / "show.json")["env"]
+    assert {name: env[name] for name in names} == {name: mine[name] for name in names}
+    added = set(env) - set(mine) - set(fake_slurm(tmp_path)) - ADDED
+    assert all(name.startswith("SLURMTRAIN_") for name in added), added
+
+
 def test_setup_lines_are_run_as_they_are_and_may_change_everything(tmp_path: Path) -> None:
     setup = ('greet() { echo "hello $1"; }', "export MADE=\"$(greet 'you')\"", "MASTER_ADDR=10.1.2.3")
     spec = spec_of(
