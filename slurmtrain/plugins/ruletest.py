@@ -1,0 +1,113 @@
+"""Run the rules of packs on their own examples; find rules that hide each other and patterns that are slow."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slurmtrain.core.rules import Rule
+from slurmtrain.plugins.rulepacks import Pack
+
+SLOW_S = 0.02
+TEXTS = (
+    "a" * 4000,
+    "error: " * 600,
+    "0 " * 2000,
+    "(" * 3000,
+    "x.y" * 1300,
+    '/"' * 2000,
+    "Error Exception failed: " * 160 + "!",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something to mend in a pack."""
+
+    pack: str
+    rule: str
+    kind: str
+    text: str
+
+
+def find_problems(packs: Sequence[Pack]) -> list[Problem]:
+    """Missing examples, shadowed names, weak filters and slow patterns. Examples themselves are run by the caller."""
+    problems: list[Problem] = []
+    seen: dict[str, str] = {}
+    for pack in packs:
+        shown = {(example.rule, example.hits) for example in pack.examples}
+        for rule in pack.rules:
+            if rule.id in seen:
+                problems.append(
+                    Problem(pack.name, rule.id, "shadowed", f"pack {seen[rule.id]} has a rule of this name")
+                )
+            seen.setdefault(rule.id, pack.name)
+            if rule.reads_log:
+                problems += _examples_missing(pack, rule, shown)
+                problems += _weak_filter(pack, rule)
+                problems += _slow(pack, rule)
+        problems += _hidden(pack)
+    return problems
+
+
+def _examples_missing(pack: Pack, rule: Rule, shown: set[tuple[str, bool]]) -> list[Problem]:
+    words = {True: "hit", False: "miss"}
+    return [
+        Problem(pack.name, rule.id, "example", f"it has no example under {words[hits]!r}")
+        for hits in (True, False)
+        if (rule.id, hits) not in shown
+    ]
+
+
+def _weak_filter(pack: Pack, rule: Rule) -> list[Problem]:
+    return [
+        Problem(pack.name, rule.id, "filter", f"no literal is certain in {pattern[:80]!r}: every line would be tried")
+        for pattern, words in zip(rule.patterns or (rule.exceptions or "",), rule.literals, strict=False)
+        if not words
+    ]
+
+
+def _slow(pack: Pack, rule: Rule) -> list[Problem]:
+    """Patterns that take long on repetitive text of 4 kB, the most a pattern is ever given at once."""
+    problems = []
+    flags = re.IGNORECASE if rule.ignore_case else 0
+    parts = [*rule.patterns, *(part for part in (rule.near, rule.then, rule.unless, rule.exceptions) if part)]
+    for part in parts:
+        compiled = re.compile(part, flags)
+        for text in TEXTS:
+            started = time.perf_counter()
+            compiled.search(text)
+            taken = time.perf_counter() - started
+            if taken > SLOW_S:
+                problems.append(Problem(pack.name, rule.id, "slow", f"{taken * 1000:.0f} ms for 4 kB: {part[:80]!r}"))
+                break
+    return problems
+
+
+def _hidden(pack: Pack) -> list[Problem]:
+    """In a user's pack the first match wins: a later rule whose own hits an earlier rule takes can never decide."""
+    if not pack.own:
+        return []
+    problems = []
+    for at, rule in enumerate(pack.rules):
+        hits = [example.text for example in pack.examples if example.rule == rule.id and example.hits]
+        for earlier in pack.rules[:at]:
+            if (
+                hits
+                and earlier.patterns
+                and all(_matches(earlier, text.splitlines()[-1]) for text in hits if text.strip())
+            ):
+                problems.append(
+                    Problem(pack.name, rule.id, "hidden", f"rule {earlier.id!r} before it takes all its hits")
+                )
+                break
+    return problems
+
+
+def _matches(rule: Rule, text: str) -> bool:
+    if rule.exit_code or rule.signal or rule.state or rule.reason or rule.node or rule.near or rule.then:
+        return False
+    flags = re.IGNORECASE if rule.ignore_case else 0
+    return any(re.search(pattern, text, flags) for pattern in rule.patterns)
