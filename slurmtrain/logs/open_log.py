@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from slurmtrain.core.findings import Findings
 from slurmtrain.core.rules import RuleSet
@@ -100,8 +100,8 @@ def _opened(raw: BinaryIO, name: str) -> Iterator[BinaryIO]:
     if kind == "zstd":
         yield cast(BinaryIO, _Torn(_open_zstd(source, name)))
         return
-    opener = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}[kind]
-    with opener(source, "rb") as inner:
+    openers: dict[str, Any] = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
+    with openers[kind](source, "rb") as inner:
         yield cast(BinaryIO, _Torn(cast(BinaryIO, inner)))
 
 
