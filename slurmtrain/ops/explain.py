@@ -5,6 +5,7 @@ There is always an answer, also for a run that waits or runs, and for one whose 
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -172,7 +173,11 @@ def _headline(status: RunStatus, trouble: Diagnosis | None) -> str:
         return _sentence(trouble)
     if status.reason:
         return status.reason[:1].upper() + status.reason[1:] + "."
-    return f"The run is {status.state.value.lower()}."
+    since = (
+        f" since {time.strftime('%H:%M:%S on %d %b', time.localtime(status.started_at))}" if status.started_at else ""
+    )
+    where = f" on {len(status.nodes)} node{'s' if len(status.nodes) != 1 else ''}" if status.nodes else ""
+    return f"{status.state.value}{where}{since}."
 
 
 def _sentence(trouble: Diagnosis) -> str:

@@ -144,7 +144,7 @@ def build_status(view: RunView, sight: Sight, now: float) -> RunStatus:
     attempt = state.last_attempt
     launch = attempt.launches[-1] if attempt and attempt.launches else None
     has_nodes = state.state in {RunState.STARTING, RunState.RUNNING}
-    nodes = _nodes(attempt, sight.record) if has_nodes else ()
+    nodes = _nodes(attempt, sight.record) if has_nodes or state.ended else ()
     reported = len(read_nodes(view.run, attempt.number)) if attempt and has_nodes else 0
     shown, stage = _stage(view, state, len(nodes), reported, now)
     waiting = _waiting(state, sight.record)
