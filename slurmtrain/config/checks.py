@@ -134,14 +134,14 @@ def _missing_file(spec: Spec, environ: Mapping[str, str]) -> str | None:
     """A file of the command that is not there now. It may come later, so this is a note."""
     program, *rest = spec.command
     workdir = Path(spec.workdir or ".")
+    if "/" in program and not (workdir / program).exists():
+        return f"{shown(program)} does not exist now"
     script = program if spec.launcher == "torchrun" and program.endswith(".py") else None
     if PYTHON.fullmatch(Path(program).name) or Path(program).name in {"bash", "sh"}:
         script = rest[0] if rest and not rest[0].startswith("-") else None
     if script is not None and not (workdir / script).exists():
         return f"{shown(script)} does not exist in {workdir} now"
-    if "/" in program:
-        return None if (workdir / program).exists() else f"{shown(program)} does not exist now"
-    if script == program or spec.environment.setup or spec.launcher == "torchrun":
+    if "/" in program or script == program or spec.environment.setup or spec.launcher == "torchrun":
         return None
     if shutil.which(program, path=environ.get("PATH")):
         return None

@@ -51,7 +51,7 @@ def resolve(request: Request, settings: Settings, environ: MappingType[str, str]
     above = [file_layer, env_layer, option_layer]
     below = _settings_layers(settings, above)
     merged = merge([*below, *above])
-    _check_locks(settings, merge(below), merged, problems)
+    _check_locks(settings, above, merged, problems)
     _spread_tasks(request.ntasks, merged, problems)
     base = request.job_file.absolute().parent if request.job_file else cwd
     spec = _build(merged, base, cwd, problems)
@@ -73,12 +73,12 @@ def merge(layers: Sequence[Layer]) -> dict[str, Value]:
     return merged
 
 
-def _settings_layers(settings: Settings, above: list[Layer]) -> list[Layer]:
-    defaults = [file.defaults for file in settings.files]
-    chosen = merge([*defaults, *above]).get("resources.partition")
-    if chosen is None:
-        return defaults
-    return defaults + [file.partitions[chosen.value] for file in settings.files if chosen.value in file.partitions]
+def _settings_layers(settings: Settings, above: list[Layer], *, of_the_site: bool = False) -> list[Layer]:
+    """Defaults for all jobs, then those for the partition that was chosen."""
+    files = [file for file in settings.files if file.may_lock or not of_the_site]
+    chosen = merge([*(file.defaults for file in settings.files), *above]).get("resources.partition")
+    special = [file.partitions[chosen.value] for file in files if chosen and chosen.value in file.partitions]
+    return [*(file.defaults for file in files), *special]
 
 
 def _option_tree(request: Request) -> Mapping:
@@ -103,9 +103,10 @@ def _parse_set(text: str) -> tuple[str, Node]:
     if key.startswith(f"{VARIABLES}."):  # any text at all, as a shell's export would take it
         return key, Scalar(value, place)
     try:
-        return key, parse_yaml(value, str(place), fixed_place=place) if value.strip() else Scalar("", place)
+        node = parse_yaml(value, str(place), fixed_place=place) if value.strip() else Scalar("", place)
     except SpecError:
         return key, Scalar(value, place)
+    return key, Scalar(value, place) if isinstance(node, Mapping) and key in all_keys() else node  # name=a: b
 
 
 def _spread_tasks(ntasks: str | None, merged: dict[str, Value], problems: Problems) -> None:
@@ -125,14 +126,23 @@ def _spread_tasks(ntasks: str | None, merged: dict[str, Value], problems: Proble
     merged["resources.tasks_per_node"] = Value(total // nodes, place)
 
 
-def _check_locks(settings: Settings, below: dict[str, Value], merged: dict[str, Value], problems: Problems) -> None:
-    site = merge([file.defaults for file in settings.files if file.may_lock])
+def _check_locks(settings: Settings, above: list[Layer], merged: dict[str, Value], problems: Problems) -> None:
+    """A locked key has the site's value, or its default where the site gives none."""
+    site = merge(_settings_layers(settings, above, of_the_site=True))
     for key, file in settings.locks().items():
-        wanted = site.get(key) or below.get(key)
+        wanted = site[key].value if key in site else _default(key)
         asked = merged.get(key)
-        if asked is not None and (wanted is None or asked.value != wanted.value):
-            value = "its default" if wanted is None else repr(wanted.value)
-            problems.add(asked.place, key, f"locked by the site to {value} (in {file.path}); remove it")
+        if asked is None and key in site:
+            asked = Value(None, site[key].place)  # a null took the site's value away
+        if asked is not None and asked.value != wanted:
+            problems.add(asked.place, key, f"locked by the site to {wanted!r} (in {file.path}); remove it")
+
+
+def _default(key: str) -> Any:
+    value: Any = Spec(command=())
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value
 
 
 def _build(merged: dict[str, Value], base: Path, cwd: Path, problems: Problems) -> Spec:

@@ -169,11 +169,14 @@ def unknown_key(key: str, prefix: str, group: Group) -> str:
     target = _ELSEWHERE.get(normal)
     if target and target != f"{prefix}{key}":
         return f"unknown key; did you mean '{target}'?"
-    for path in all_keys():
-        if path.rpartition(".")[2] == normal and path != f"{prefix}{key}":
-            return f"unknown key here; it belongs to '{path}'"
+    paths = {path.rpartition(".")[2]: path for path in all_keys()}
+    if normal in paths:
+        return f"unknown key here; it belongs to '{paths[normal]}'"
     if near:
         return f"unknown key; did you mean {near!r}?"
+    elsewhere = closest(key, paths)
+    if elsewhere:
+        return f"unknown key; did you mean '{paths[elsewhere]}'?"
     return f"unknown key; expected one of {', '.join(group)}"
 
 

@@ -33,7 +33,8 @@ def _dump_group(
             lines.append(f"{indent}{key}:")
             _dump_group(values[key], rule, f"{path}.", sources, lines)
         else:
-            lines.append(f"{indent}{key}: {_value(values[key])}{_comment(sources.get(path, 'default'))}")
+            source = "not set" if values[key] is None else sources.get(path, "default")
+            lines.append(f"{indent}{key}: {_value(values[key])}{_comment(source)}")
 
 
 def _dump_variables(variables: Mapping[str, str], indent: str, sources: Mapping[str, str], lines: list[str]) -> None:
