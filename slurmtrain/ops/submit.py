@@ -62,7 +62,6 @@ def submit_run(
     ``SlurmUnavailableError`` where the reply was lost: the run then stays, because its job may exist.
     """
     store = prepared.run.path.parent.parent
-    first_here = not runs_of(store)
     create_run_dir(prepared)
     run = prepared.run
     journal = JournalWriter(run.journal, f"submit-{os.uname().nodename}-{os.getpid()}")
@@ -87,7 +86,7 @@ def submit_run(
         if isinstance(exc, OSError):
             raise StoreError(f"cannot write {run.path}: {exc.strerror or exc}") from exc
         raise
-    return Accepted(run, job_id, (*_record_job(run, journal, job_id), *_store_note(store, first_here)))
+    return Accepted(run, job_id, (*_record_job(run, journal, job_id), *_store_note(store)))
 
 
 def create_run_dir(prepared: Prepared) -> None:
@@ -177,8 +176,9 @@ def _discard(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def _store_note(store: Path, first_here: bool) -> list[str]:
+def _store_note(store: Path) -> list[str]:
     """Told once: a store that compute nodes cannot see makes every job fail at its first line."""
-    if not first_here or not is_local(store):
-        return []
-    return [f"the store {store} is on a file system of this machine; compute nodes must see the same files (--store)"]
+    with contextlib.suppress(StoreError):
+        if is_local(store) and len(runs_of(store)) == 1:
+            return [f"{store} is on a file system of this machine; compute nodes must see the same files (--store)"]
+    return []
