@@ -108,7 +108,7 @@ def sentence_of(result: CommandResult) -> str:
     if result.timed_out:
         return "no answer within the time-out"
     lines = (_PREFIX.sub("", line.strip()) for line in (result.stderr or result.stdout).splitlines())
-    said = dict.fromkeys(_UNSAFE.sub(" ", line) for line in lines if line)
+    said = dict.fromkeys(_UNSAFE.sub(" ", line).strip() for line in lines if line)
     return "; ".join(said)[:400] or f"{result.argv[0]} ended with exit code {result.exit_code} and said nothing"
 
 
