@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import shlex
-from pathlib import Path
 from typing import Any
 
-from minislurm import commands, native, packages, procs
 from minislurm.settings import REPO, TIMERS, Settings
 
 
-def native_facts(settings: Settings) -> dict[str, Any]:
-    """The content of cluster.json for a native cluster."""
+def common_facts(settings: Settings, version: str, uid: int, gid: int) -> dict[str, Any]:
+    """What cluster.json says of a cluster of any kind; paths are the same inside and outside of containers."""
     layout = settings.layout
-    user = pwd.getpwnam(settings.user)
-    records = {name: procs.load_record(layout.run, name) for name in native.daemons(settings)}
     slurmtrain = layout.venv / "bin" / "slurmtrain"
+    user = {"name": settings.user, "uid": uid, "gid": gid, "home": str(layout.home(settings.user))}
     return {
-        "backend": "native",
+        "backend": settings.backend,
         "name": settings.name,
         "cluster_name": settings.cluster_name,
-        "slurm_version": commands.slurm_version(),
+        "slurm_version": version,
         "slurm_conf": str(layout.slurm_conf),
-        "bin_dir": str(Path(packages.program("squeue") or "/usr/bin/squeue").parent),
-        "sbin_dir": str(Path(packages.program("slurmctld") or "/usr/sbin/slurmctld").parent),
         "nodes": settings.node_names,
         "cpus_per_node": settings.cpus,
         "gpus_per_node": settings.gpus,
@@ -38,15 +32,13 @@ def native_facts(settings: Settings) -> dict[str, Any]:
         "timer_values": TIMERS[settings.timers],
         "accounting": settings.accounting,
         "cgroup": settings.cgroup,
-        "user": {"name": user.pw_name, "uid": user.pw_uid, "gid": user.pw_gid, "home": str(layout.home(user.pw_name))},
-        "store": str(layout.store(user.pw_name)),
+        "user": user,
+        "store": str(layout.store(settings.user)),
         "shared": str(layout.shared),
         "dir": str(layout.root),
         "log_dir": str(layout.log),
         "venv": str(layout.venv),
         "slurmtrain": str(slurmtrain) if slurmtrain.exists() else None,
-        "ports": settings.ports,
-        "pids": {name: record.pid for name, record in records.items() if record and record.alive},
         "mini_slurm": str(REPO / "docker" / "mini-slurm"),
     }
 

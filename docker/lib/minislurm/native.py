@@ -7,12 +7,11 @@ import secrets
 import shutil
 import subprocess
 from dataclasses import replace
-from pathlib import Path
 
 from minislurm import cgroups, commands, members, packages, ports, procs, tree
 from minislurm.errors import MiniSlurmError
 from minislurm.say import elapsed, say, warn
-from minislurm.settings import Settings, load_settings, save_settings
+from minislurm.settings import Settings, save_settings
 
 
 class CgroupError(Exception):
@@ -37,7 +36,7 @@ def up(settings: Settings) -> Settings:
         programs |= packages.ACCOUNTING_PROGRAMS
     packages.ensure(programs)
     clean_up(settings)
-    base = ports.choose_base(settings.port_base, 4 + settings.nodes, _bases_of_others(settings))
+    base = ports.choose_base(settings.port_base, 4 + settings.nodes, ports.bases_of_others(settings))
     mode = cgroups.detect() if settings.cgroup == "auto" else settings.cgroup
     started = replace(settings, port_base=base, cgroup=mode)
     try:
@@ -53,12 +52,6 @@ def up(settings: Settings) -> Settings:
     return started
 
 
-def _bases_of_others(settings: Settings) -> set[int]:
-    own = Path(settings.directory)
-    others = [load_settings(path) for path in own.parent.glob("*") if path != own and path.is_dir()]
-    return {other.port_base for other in others if other}
-
-
 def _start_or_stop(settings: Settings) -> None:
     """All of the cluster or nothing of it, also when interrupted."""
     try:
@@ -69,9 +62,10 @@ def _start_or_stop(settings: Settings) -> None:
 
 
 def _start(settings: Settings) -> None:
+    settings.layout.root.mkdir(parents=True, exist_ok=True)
+    save_settings(settings)  # first: it marks the directory as ours
     user = tree.make_tree(settings)
     tree.write_config(settings)
-    save_settings(settings)
     _start_munged(settings)
     if settings.accounting:
         _start_database(settings)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 from minislurm.errors import MiniSlurmError
+from minislurm.settings import Settings, load_settings
 
 FIRST_BASE = 26800
 BLOCK = 64
@@ -36,3 +38,10 @@ def choose_base(wanted: int, count: int, taken: set[int]) -> int:
         if base not in taken and all(is_free(port) for port in range(base, base + count)):
             return base
     raise MiniSlurmError(f"no {count} free ports between {FIRST_BASE} and {LAST_BASE}; choose some with --port-base.")
+
+
+def bases_of_others(settings: Settings) -> set[int]:
+    """First ports of the clusters beside this one, running or not."""
+    own = Path(settings.directory)
+    others = [load_settings(path) for path in own.parent.glob("*") if path != own and path.is_dir()]
+    return {other.port_base for other in others if other}

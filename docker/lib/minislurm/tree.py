@@ -6,9 +6,13 @@ import os
 import pwd
 import secrets
 import shutil
+from pathlib import Path
 
 from minislurm import commands, confgen, users
 from minislurm.settings import Settings
+
+# Files with the database's password, and who has to read them.
+SECRET = {"slurmdbd.conf": "slurm", "mariadb.cnf": "mysql", "mariadb-init.sql": "mysql"}
 
 
 def make_tree(settings: Settings) -> pwd.struct_passwd:
@@ -90,13 +94,15 @@ def write_config(settings: Settings) -> None:
         storage_pass=secret.read_text(encoding="ascii"),
         version=(version[0], version[1]),
     )
-    owners = {"slurmdbd.conf": "slurm", "mariadb.cnf": "mysql", "mariadb-init.sql": "mysql"}
     for name, text in rendered.items():
-        path = layout.etc / name
-        path.unlink(missing_ok=True)
-        path.touch(mode=0o600)
-        path.write_text(text, encoding="utf-8")
-        if name in owners:
-            shutil.chown(path, owners[name], owners[name])
-        else:
-            path.chmod(0o644)
+        write_file(layout.etc / name, text, mode=0o600 if name in SECRET else 0o644)
+        if name in SECRET:
+            shutil.chown(layout.etc / name, SECRET[name], SECRET[name])
+
+
+def write_file(path: Path, text: str, *, mode: int) -> None:
+    """Write a new file that never was readable for more than `mode` says."""
+    path.unlink(missing_ok=True)
+    path.touch(mode=0o600)
+    path.write_text(text, encoding="utf-8")
+    path.chmod(mode)

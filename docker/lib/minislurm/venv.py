@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
-import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from minislurm import packages
@@ -17,9 +16,9 @@ from minislurm.settings import REPO
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "src", "slurmtrain", "templates", "plugins")
 
 
-def source_hash(repo: Path) -> str:
-    """A digest over everything the wheel is built from."""
-    digest = hashlib.sha256(sys.version.encode())
+def source_hash(repo: Path, flavour: str) -> str:
+    """A digest over everything the wheel is built from, and the Python it is for."""
+    digest = hashlib.sha256(flavour.encode())
     for name in SOURCES:
         top = repo / name
         files = sorted(p for p in top.rglob("*") if p.is_file()) if top.is_dir() else [top]
@@ -30,24 +29,30 @@ def source_hash(repo: Path) -> str:
     return digest.hexdigest()
 
 
-def ensure(venv: Path, extras: Iterable[str] = ()) -> bool:
-    """Make `venv` and install the checkout into it, if its sources changed or an extra is missing.
+def ensure(venv: Path, extras: Iterable[str], flavour: str, install: Callable[[str], None]) -> bool:
+    """Have `install(extras)` put the checkout into `venv`, if its sources changed or an extra is missing.
 
-    Returns whether something was installed. Extras of earlier calls are kept.
+    Extras come as "" or "[a,b]" and those of earlier calls are kept. `flavour` names the Python the
+    environment is for. Returns whether something was installed.
     """
     if not (REPO / "pyproject.toml").exists():
         warn("the checkout has no pyproject.toml yet; the cluster starts without slurmtrain.")
         return False
     stamp = venv / ".slurmtrain-installed"
-    before, sources = _read_stamp(stamp), source_hash(REPO)
+    before, sources = _read_stamp(stamp), source_hash(REPO, flavour)
     wanted = sorted({*before[1:], *extras})
     if before == [sources, *wanted]:
         return False
     say(f"installing slurmtrain into {venv} ...")
-    create(venv)
-    pip_install(venv, [f"{REPO}[{','.join(wanted)}]" if wanted else str(REPO)])
+    install(f"[{','.join(wanted)}]" if wanted else "")
     stamp.write_text("\n".join([sources, *wanted]), encoding="ascii")
     return True
+
+
+def install_here(venv: Path, extras: str) -> None:
+    """Install the checkout with this machine's Python."""
+    create(venv)
+    pip_install(venv, [f"{REPO}{extras}"])
 
 
 def _read_stamp(stamp: Path) -> list[str]:
@@ -85,10 +90,10 @@ def _run(argv: list[str], what: str) -> None:
     finally:
         os.umask(old)
     if done.returncode != 0:
-        raise MiniSlurmError(f"{what} could not be installed: {_reason(done.stderr + done.stdout)}")
+        raise MiniSlurmError(f"{what} could not be installed: {reason(done.stderr + done.stdout)}")
 
 
-def _reason(output: str) -> str:
+def reason(output: str) -> str:
     """pip's own last lines are hints; the cause is the last line that names an error."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     for mark in ("Error: ", "ERROR: ", "error: "):
