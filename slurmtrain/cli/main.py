@@ -5,6 +5,7 @@ Commands are loaded when they are called, so ``slurmtrain --help`` imports nothi
 
 from __future__ import annotations
 
+import errno
 import importlib
 import importlib.util
 import os
@@ -43,6 +44,7 @@ EXIT_USAGE = 2
 EXIT_INTERNAL = 70
 EXIT_INTERRUPTED = 130
 EXIT_PIPE = 141
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 class Root(click.Group):
@@ -104,10 +106,8 @@ def main(argv: list[str] | None = None) -> NoReturn:
     except BrokenPipeError:
         _forget_stdout()
         code = EXIT_PIPE
-    except OSError as exc:  # stdout on a full disk
-        _forget_stdout()
-        say_error(f"cannot write the output: {exc.strerror or exc}")
-        code = 1
+    except OSError as exc:
+        code = _unwritten(exc)
     sys.exit(code)
 
 
@@ -126,6 +126,11 @@ def _run(argv: list[str] | None) -> int:
         return EXIT_INTERRUPTED
     except (BrokenPipeError, SystemExit):
         raise
+    except OSError as exc:
+        if exc.filename is None and exc.errno in _FULL:
+            return _unwritten(exc)
+        say_error(_save_traceback(exc))
+        return EXIT_INTERNAL
     except Exception as exc:  # noqa: BLE001 - the last door: a person gets a sentence, the traceback a file
         say_error(_save_traceback(exc))
         return EXIT_INTERNAL
@@ -152,6 +157,13 @@ def _save_traceback(exc: Exception) -> str:
     except OSError:
         return f"{what}; its traceback could not be saved"
     return f"{what}; please report it with {path}"
+
+
+def _unwritten(exc: OSError) -> int:
+    """What was to be printed could not be: the disk behind stdout is full."""
+    _forget_stdout()
+    say_error(f"cannot write the output: {exc.strerror or exc}")
+    return 1
 
 
 def _forget_stdout() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any
 
@@ -34,6 +33,8 @@ def print_text(text: str) -> None:
 
 def print_json(value: Any) -> None:
     """A result for a program: one JSON document."""
+    import json
+
     click.echo(json.dumps(value, ensure_ascii=not _is_utf8(), indent=None))
 
 
