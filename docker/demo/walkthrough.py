@@ -56,7 +56,7 @@ class Walkthrough:
             rows = self._rows(job_id, 2)
             states = [row["State"] for row in rows]
             check("Slurm saw one job run twice: requeued, then completed", states == ["REQUEUED", "COMPLETED"], states)
-            bad = Path("faults/segv-60").read_text().split()[0]
+            bad = _bad_node(Path("faults/segv-60"))
             nodes = [hosts_of(row["NodeList"]) for row in rows]
             told = f"the second time ran without the bad node {bad}"
             check(told, bad in nodes[0] and bad not in nodes[-1], nodes)
@@ -123,10 +123,9 @@ class Walkthrough:
         title("What is left to read")
         tell("All runs, as `slurmtrain status` shows them:")
         show("slurmtrain", "status")
-        tell("And the question at 3 a.m. is what happened. To the run on the bad node:")
-        show("slurmtrain", "explain", self.runs[0])
-        tell("To the run with the mistake:")
-        show("slurmtrain", "explain", self.runs[1])
+        tell("And the question at 3 a.m. is what happened, to the run on the bad node and to the one with the mistake:")
+        for run_id in self.runs[:2]:
+            show("slurmtrain", "explain", run_id)
 
     def _submit(self, job_file: str) -> tuple[str, Path, str]:
         run_id, run_dir, job_id = submit(job_file)
@@ -158,6 +157,11 @@ def _starts(folder: Path) -> list[int]:
     """The step at which each launch began, as the training itself printed it."""
     text = "".join(path.read_text("utf-8", "replace") for path in sorted(folder.glob("train-*.log")))
     return [int(found or 0) for found in re.findall(r"training: (?:starts anew|resumes from step-(\d+))", text)]
+
+
+def _bad_node(record: Path) -> str:
+    """The node on which the crash happened first, as the training wrote it down."""
+    return record.read_text().split()[0] if record.exists() else "(none: nothing crashed)"
 
 
 def _has(folder: Path, text: str) -> bool:
