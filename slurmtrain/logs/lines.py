@@ -30,6 +30,7 @@ _HOST = re.compile(
     r"(?=[A-Za-z.-]*\d)[A-Za-z][A-Za-z0-9.-]{1,60}): "
 )
 _NOISE = re.compile(r"\[(?:epilog|prolog|stderr|stdout|err|out)[^\]\n]{0,30}\] ?|\[[^\[\]\n]{1,60}\(pid \d+\)\] ?")
+_ROLE = re.compile(r"[A-Za-z][\w.-]{0,40}/\d{1,5} (?=\[|\d+: )")
 _C10 = re.compile(r"\[[DIWEF](?:(\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)(?:\.\d+)?)? ?[\w./]{1,60}:\d+\] ?")
 _GLOG = re.compile(r"[DIWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)(\.\d+)? +\d+ [^\]\n]{1,120}\] ?")
 _ISO = re.compile(
@@ -209,6 +210,9 @@ def _peel_word(text: str, at: int, line: Line, *, first: bool) -> int:
     found = _GLOG.match(text, at)
     if found:
         line.time = _read_time(_GLOG, found)
+        return found.end()
+    found = _ROLE.match(text, at)
+    if found:
         return found.end()
     found = _NCCL_HOST.match(text, at)
     if found:

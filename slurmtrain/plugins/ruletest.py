@@ -77,13 +77,17 @@ def _slow(pack: Pack, rule: Rule) -> list[Problem]:
     for part in parts:
         compiled = re.compile(part, flags)
         for text in TEXTS:
-            started = time.perf_counter()
-            compiled.search(text)
-            taken = time.perf_counter() - started
+            taken = min(_seconds(compiled, text) for _ in range(3))
             if taken > SLOW_S:
                 problems.append(Problem(pack.name, rule.id, "slow", f"{taken * 1000:.0f} ms for 4 kB: {part[:80]!r}"))
                 break
     return problems
+
+
+def _seconds(pattern: re.Pattern[str], text: str) -> float:
+    started = time.perf_counter()
+    pattern.search(text)
+    return time.perf_counter() - started
 
 
 def _hidden(pack: Pack) -> list[Problem]:

@@ -18,7 +18,7 @@ SYMPTOM = 20
 ENDED_THEN_RAN = 10
 STOPPED_THEN_RAN = 200
 MANY_RANKS = 8
-WRAPPED = 60
+WRAPPED = 50
 WRAP_LINES = 60
 
 _RAISED = re.compile(r"(?:^|[\s.])\w*(?:Error|Exception)\b")
