@@ -8,14 +8,14 @@ import time
 from pathlib import Path
 
 import pytest
-from made_runs import T0, MadeRun, make_run
+from made_runs import T0, MadeRun, Slurm, make_run
 
 from slurmtrain.core.decision import Action, RunState
 from slurmtrain.core.jobid import parse_job_id
 from slurmtrain.core.vocabulary import Stage
 from slurmtrain.ops.status import RunStatus, read_status
 from slurmtrain.store.publish import to_json
-from slurmtrain.testing import FaultKind, MemorySlurm
+from slurmtrain.testing import FaultKind
 
 KEYS = [
     "run_id", "name", "state", "stage", "job_id", "attempt", "launch", "nodes", "reason", "cause", "decision",
@@ -23,12 +23,12 @@ KEYS = [
 ]  # fmt: skip
 
 
-def _status(run: MadeRun, slurm: MemorySlurm | None, now: float = T0 + 100) -> RunStatus:
+def _status(run: MadeRun, slurm: Slurm | None, now: float = T0 + 100) -> RunStatus:
     return read_status([run.dir], slurm, now).rows[0]
 
 
 def test_a_waiting_job_says_why_and_whether_waiting_helps(tmp_path: Path) -> None:
-    slurm = MemorySlurm(nodes=("n1",))
+    slurm = Slurm(nodes=("n1",))
     first, second = make_run(tmp_path, "first"), make_run(tmp_path, "second")
     first.submitted(slurm)
     second.submitted(slurm)
@@ -45,7 +45,7 @@ def test_a_waiting_job_says_why_and_whether_waiting_helps(tmp_path: Path) -> Non
 
 
 def test_running_begins_when_every_node_has_reported(tmp_path: Path) -> None:
-    slurm, run = MemorySlurm(), make_run(tmp_path, nodes=2)
+    slurm, run = Slurm(), make_run(tmp_path, nodes=2)
     job_id = run.submitted(slurm)
     assert _status(run, slurm).state is RunState.STARTING
     run.attempt(job_id, nodes="n[1-2]")
@@ -61,14 +61,14 @@ def test_running_begins_when_every_node_has_reported(tmp_path: Path) -> None:
 
 
 def test_without_companions_a_launch_means_running(tmp_path: Path) -> None:
-    slurm, run = MemorySlurm(), make_run(tmp_path, companion=False)
+    slurm, run = Slurm(), make_run(tmp_path, companion=False)
     run.attempt(run.submitted(slurm))
     run.launch(0, at=T0 + 50)
     assert _status(run, slurm, T0 + 51).state is RunState.RUNNING
 
 
 def test_a_job_that_slurm_requeued_by_itself_waits_again(tmp_path: Path) -> None:
-    slurm, run = MemorySlurm(nodes=("n1",)), make_run(tmp_path)
+    slurm, run = Slurm(nodes=("n1",)), make_run(tmp_path)
     job_id = run.submitted(slurm)
     run.attempt(job_id)
     run.launch(0)
@@ -83,7 +83,7 @@ def test_a_job_that_slurm_requeued_by_itself_waits_again(tmp_path: Path) -> None
 
 
 def test_a_cancelled_job_that_nobody_recorded_is_told(tmp_path: Path) -> None:
-    slurm, run = MemorySlurm(), make_run(tmp_path, companion=False)
+    slurm, run = Slurm(), make_run(tmp_path, companion=False)
     job_id = run.submitted(slurm)
     run.attempt(job_id)
     run.launch(0)
@@ -97,7 +97,7 @@ def test_a_cancelled_job_that_nobody_recorded_is_told(tmp_path: Path) -> None:
 
 
 def test_when_slurm_is_down_the_journal_is_shown_and_the_trouble_told(tmp_path: Path) -> None:
-    slurm, run = MemorySlurm(), make_run(tmp_path)
+    slurm, run = Slurm(), make_run(tmp_path)
     run.submitted(slurm)
     slurm.inject(FaultKind.UNAVAILABLE, "observe")
     report = read_status([run.dir], slurm, T0 + 100)
@@ -106,7 +106,7 @@ def test_when_slurm_is_down_the_journal_is_shown_and_the_trouble_told(tmp_path: 
 
 
 def test_one_question_for_all_runs_and_none_for_ended_ones(tmp_path: Path) -> None:
-    slurm = MemorySlurm()
+    slurm = Slurm()
     runs = [make_run(tmp_path, f"run-{number}") for number in range(20)]
     for run in runs:
         job_id = run.submitted(slurm)
@@ -123,7 +123,7 @@ def test_one_question_for_all_runs_and_none_for_ended_ones(tmp_path: Path) -> No
 
 
 def test_the_json_has_exactly_the_documented_keys(tmp_path: Path) -> None:
-    slurm, run = MemorySlurm(), make_run(tmp_path)
+    slurm, run = Slurm(), make_run(tmp_path)
     run.attempt(run.submitted(slurm))
     run.decided(0, Action.STOP, RunState.FAILED, cause="cuda_oom", reason="no retry can cure this")
     row = json.loads(json.dumps(_status(run, slurm).to_dict()))
@@ -134,7 +134,7 @@ def test_the_json_has_exactly_the_documented_keys(tmp_path: Path) -> None:
 
 
 def test_a_completed_run_has_no_cause(tmp_path: Path) -> None:
-    slurm, run = MemorySlurm(), make_run(tmp_path)
+    slurm, run = Slurm(), make_run(tmp_path)
     run.attempt(run.submitted(slurm))
     run.decided(0, Action.COMPLETE, RunState.COMPLETED, cause="no_failure")
     assert _status(run, slurm).to_dict()["cause"] is None
@@ -148,7 +148,7 @@ def test_an_unreadable_journal_is_a_row_with_damage(tmp_path: Path) -> None:
 
 
 def test_a_thousand_runs_in_seconds(tmp_path: Path) -> None:
-    slurm = MemorySlurm()
+    slurm = Slurm()
     runs = []
     for number in range(1000):
         run = make_run(tmp_path, f"run-{number:04d}")
