@@ -37,7 +37,6 @@ class Place:
     slurmctld_port: int
     slurmdbd_port: int
     mariadb_port: int
-    site_lines: str = ""  # further lines of slurm.conf
 
 
 def render_all(

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from string import Template
 
-from minislurm import confgen, engine, image, ports, procs, tree
+from minislurm import confgen, engine, image, ports, procs, subnets, tree
 from minislurm.errors import MiniSlurmError
 from minislurm.say import elapsed, say
 from minislurm.settings import CONF, Settings, save_settings
@@ -21,6 +21,11 @@ def services(settings: Settings) -> dict[str, str]:
     """Service -> role, in the order they start."""
     database = {"database": "database", "slurmdbd": "slurmdbd"} if settings.accounting else {}
     return {**database, "controller": "controller", **dict.fromkeys(settings.node_names, "node"), "login": "login"}
+
+
+def addresses(settings: Settings) -> dict[str, str]:
+    """Service -> its fixed address."""
+    return subnets.addresses(settings.subnet, list(services(settings)))
 
 
 def container(settings: Settings, service: str) -> str:
@@ -53,7 +58,8 @@ def up(settings: Settings) -> Settings:
     tag = image.ensure(settings.slurm or "24.11")
     clean_up(settings)
     base = ports.choose_base(settings.port_base, 4, ports.bases_of_others(settings))
-    started = replace(settings, port_base=base, cgroup="none", slurm=settings.slurm or "24.11")
+    subnet = settings.subnet or subnets.choose()
+    started = replace(settings, port_base=base, cgroup="none", slurm=settings.slurm or "24.11", subnet=subnet)
     try:
         _write(started, tag)
         save_settings(started)
@@ -102,12 +108,10 @@ def _place(settings: Settings) -> confgen.Place:
         db_dir=str(layout.database),
         device_dir="/dev/mini-slurm",
         munge_socket="/run/munge/munge.socket.2",
-        node_addresses={node: (node, node, 6818) for node in settings.node_names},
+        node_addresses={node: (node, addresses(settings)[node], 6818) for node in settings.node_names},
         slurmctld_port=6817,
         slurmdbd_port=6819,
         mariadb_port=3306,
-        # A container that was killed and started again may have another address.
-        site_lines="CommunicationParameters=NoAddrCache",
     )
 
 
@@ -121,6 +125,7 @@ def _compose_file(settings: Settings, tag: str, place: confgen.Place) -> str:
             role=role,
             cluster_name=name,
             published=port.get(role, ""),
+            address=addresses(settings)[service],
         )
         for service, role in services(settings).items()
     ]
@@ -129,6 +134,8 @@ def _compose_file(settings: Settings, tag: str, place: confgen.Place) -> str:
         root=str(settings.layout.root),
         user=settings.user,
         uid=UID,
+        subnet=settings.subnet,
+        hosts=", ".join(f'"{service}:{address}"' for service, address in addresses(settings).items()),
         accounting="yes" if settings.accounting else "no",
         gpus=settings.gpus,
         mariadb_port=place.mariadb_port,

@@ -52,6 +52,7 @@ class Settings:
     user: str = "researcher"
     slurm: str = ""
     lanes: int = 1
+    subnet: str = ""
     extra: list[str] = field(default_factory=list)
 
     @property
