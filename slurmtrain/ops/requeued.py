@@ -74,7 +74,7 @@ def judge_ended_attempt(
         state,
         spec,
         diagnosis,
-        exit_code=_exit_code(record, launch, exit_code),
+        exit_code=_exit_code(ended, launch),
         script_alive=False,
         stop_reason=launch.stop.reason if launch and launch.stop else None,
         done=run.done_file.exists(),
@@ -192,12 +192,17 @@ def _elapsed(record: AccountingRecord | None) -> timedelta | None:
     return record.end_time - record.start_time
 
 
-def _exit_code(record: AccountingRecord | None, launch: Launch | None, seen: int | None) -> int | None:
+def _exit_code(ended: ev.AttemptEnded, launch: Launch | None) -> int | None:
+    """The launch's own exit code, or the batch script's as a shell shows it; None where neither is known.
+
+    A script that was killed has exit code 0 beside its signal, and a row can be half written (FAILED with 0): only
+    COMPLETED makes a 0 of Slurm's mean success.
+    """
     if launch is not None and launch.ended is not None:
         return launch.ended.exit_code
-    if seen is not None:
-        return seen
-    return record.exit_code if record else None
+    if ended.signal:
+        return 128 + ended.signal
+    return None if ended.exit_code == 0 and ended.state != "COMPLETED" else ended.exit_code
 
 
 def _rank_exits(run: RunDir, attempt: AttemptDir, state: Run, launch: Launch | None) -> tuple[RankExit, ...]:

@@ -90,7 +90,7 @@ class LiveRun:
         return [
             p
             for p in self.cluster.processes(self.job_id)
-            if "SLURMTRAIN_LAUNCH_KEY" in p.environ and "SLURM_PROCID" in p.environ
+            if "SLURMTRAIN_LAUNCH_KEY" in p.environ and "SLURM_STEP_ID" in p.environ
         ]
 
 

@@ -1,0 +1,60 @@
+"""A person's scancel is never undone, whenever it comes: 100 random moments in the life of runs that fail all the time.
+
+Each run crashes half a second after each launch and gets further each time, so that the agent restarts it in place,
+requeues it, and waits in the queue in turn: the cancel hits running ranks, decisions, requeues and pending jobs.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from cluster import Cluster, wait_until
+from runs import LiveRun, submit
+
+RUNS = 100
+AT_ONCE = 10
+SETTLE_S = 12.0
+CRASHES = 'sleep 0.4; : >"$SLURMTRAIN_CHECKPOINT_DIR/step-$(date +%s%N)"; kill -SEGV $$'
+RETRY = {"in_place": 2, "requeues": 100, "attempts": 100, "delay_s": 0}
+
+
+def test_scancel_at_100_random_moments_stays_cancelled(cluster: Cluster, store: Path) -> None:
+    rng = random.Random(int(time.time()))
+    moments = [rng.uniform(0.2, 16.0) for _ in range(RUNS)]
+
+    def one(number: int) -> tuple[LiveRun, float]:
+        run = submit(
+            cluster, store, ["bash", "-c", CRASHES], name=f"c{number}", nodes=1, retry=RETRY, companion=number % 2 == 0
+        )
+        time.sleep(moments[number])
+        cluster.as_user("scancel", str(run.job_id))
+        return run, moments[number]
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        cancelled = list(pool.map(one, range(RUNS)))
+    ids = {run.job_id for run, _ in cancelled}
+
+    def still_alive() -> list[tuple[int, str]]:
+        return [(j.job_id, j.state) for j in cluster.jobs() if j.job_id in ids and j.state != "CANCELLED"]
+
+    wait_until(lambda: not still_alive(), 60, "every cancelled job has ended")
+    cancelled[0][0].watch_once()
+    time.sleep(SETTLE_S)
+    cancelled[0][0].watch_once()
+    revived = [(f"{at:.2f} s", run.job_id, run.log()[-1500:]) for run, at in cancelled if _is_alive(cluster, run)]
+    assert not revived, f"{len(revived)} of {RUNS} were revived; the first: {revived[0]}"
+    leftovers = [p.argv for run, _ in cancelled for p in cluster.processes(run.job_id)]
+    assert not leftovers, leftovers[:3]
+    attempts = [len(list(run.path.glob("attempts/[0-9]*"))) for run, _ in cancelled]
+    assert max(attempts) > 1, "some runs were hit after a requeue"
+
+
+def _is_alive(cluster: Cluster, run: LiveRun) -> bool:
+    job = cluster.job(run.job_id)
+    if job is not None and job.state != "CANCELLED":
+        return True
+    last = cluster.states_of(run.job_id)[-1].split()[0]
+    return last not in {"CANCELLED", "REQUEUED"}  # cancelled while a requeue completed: the REQUEUED row is the last
