@@ -95,6 +95,7 @@ class Controller:
         now = self.clock()
         job.base, job.nodes, job.reason = BaseState.RUNNING, nodes, ""
         job.start_time, job.exit_code, job.signal, job.warned = now, 0, 0, False
+        job.kill_signal = 0
         job.end_time = now + job.time_limit if job.time_limit else None
         job.exits_at = now + job.behaviour.runs if job.behaviour.runs is not None else None
         self.start_step(job, "batch", nodes[:1])
@@ -134,6 +135,7 @@ class Controller:
             return
         job.exit_code, job.signal = exit_code, signal
         failed = bool(exit_code or signal)
+        job.reason = self._end_reason(exit_code, signal)
         self._end_steps(job, "FAILED" if failed else "COMPLETED", exit_code, signal)
         if job.grace_preempted and self.config.version >= _GRACE_EXIT_IS_PREEMPTED:
             job.grace_preempted = False
@@ -146,6 +148,11 @@ class Controller:
                 job.flags.add(StateFlag.SPECIAL_EXIT)
                 job.held, job.reason = "user", "JobHeldUser"
 
+    def _end_reason(self, exit_code: int, signal: int) -> str:
+        if signal:
+            return "JobLaunchFailure" if self.config.version < (23, 2) else f"RaisedSignal:{signal}(Killed)"
+        return "NonZeroExitCode" if exit_code else ""
+
     def kill(self, job: MemoryJob, base: BaseState, row_state: str = "") -> None:
         """Slurm ends the job: CONT, TERM, KillWait, KILL."""
         self._terminate(job)
@@ -154,7 +161,8 @@ class Controller:
     def _terminate(self, job: MemoryJob) -> None:
         self.send_signal(job, "TERM", "batch")
         self.send_signal(job, "TERM", "steps")
-        self._end_steps(job, "CANCELLED", 0, 15)
+        job.kill_signal = 9 if job.behaviour.ignores_term else 15
+        self._end_steps(job, "CANCELLED", 0, job.kill_signal)
 
     def _end_steps(self, job: MemoryJob, state: str, exit_code: int, signal: int) -> None:
         for name in list(job.steps):
@@ -177,6 +185,7 @@ class Controller:
     def _close_row(self, job: MemoryJob, state: str) -> None:
         if job.row:
             job.row.state, job.row.end_time = state, self.clock()
+            job.row.start_time = job.row.start_time or self.clock()  # sacct gives a job that never ran a start too
             job.row.exit_code, job.row.signal = job.exit_code, job.signal
 
     def finish_cleanup(self, job: MemoryJob) -> None:
@@ -185,6 +194,8 @@ class Controller:
         job.clean_at = None
         if job.base is BaseState.PENDING:
             self._return_to_queue(job)
+        elif job.kill_signal:  # squeue shows how the script ended once it has; accounting stays at 0:0
+            job.signal = job.kill_signal
 
     def _return_to_queue(self, job: MemoryJob) -> None:
         """``batch_requeue_fini``: a begin time that is still to come is kept, otherwise cred_expire + 1 s."""
@@ -194,9 +205,7 @@ class Controller:
         if job.begin_time is None or job.begin_time <= now:
             job.begin_time = now + self.config.cred_expire + timedelta(seconds=1)
         job.submit_time = now if now != job.submit_time else now + timedelta(seconds=1)
-        if not job.held:
-            job.reason = "BeginTime"
-        self._open_row(job)
+        self._open_row(job)  # the reason stays the old one until the next scheduling
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
@@ -214,7 +223,6 @@ class Controller:
         job.base = BaseState.PENDING
         self._close_row(job, row_state)
         job.restart_count += 1
-        job.reason = ""
         if was_active:
             self._begin_cleanup(job)
         elif not was_completing:
@@ -222,6 +230,7 @@ class Controller:
 
     def evict(self, job: MemoryJob) -> None:
         """Preempt now: requeue where the partition and the job allow it, otherwise the end."""
+        job.preempt_time = job.preempt_time or self.clock()
         mode = self.partitions[job.request.partition].preempt_mode
         if job.requeue and mode == "REQUEUE":
             self.requeue(job, only_running=False, row_state="PREEMPTED")
@@ -233,7 +242,6 @@ class Controller:
             return
         state = f"CANCELLED by {uid}"
         if job.running:
-            job.signal = 15
             self.kill(job, BaseState.CANCELLED, state)
         elif job.completing:  # on its way back: accounting keeps the REQUEUED row and never hears of the cancel
             job.base = BaseState.CANCELLED
@@ -251,6 +259,7 @@ class Controller:
             job.exit_code = 1 if self.config.version >= (24, 11) else 0
             job.reason = "NodeDown"
             self.kill(job, BaseState.NODE_FAIL)
+            job.kill_signal = 0  # nobody was there to say how the script ended
 
     # -- time passing ------------------------------------------------------------------------------------------------
 
@@ -291,6 +300,7 @@ class Controller:
             if job.preempt_time is not None:
                 self.evict(job)
             else:
+                job.reason = "TimeLimit"
                 self.kill(job, BaseState.TIMEOUT)
 
     def _warn(self, job: MemoryJob) -> None:

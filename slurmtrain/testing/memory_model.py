@@ -144,6 +144,7 @@ class MemoryJob:
     warned: bool = False
     exit_code: int = 0
     signal: int = 0
+    kill_signal: int = 0
     steps: dict[str, MemoryStepRow] = field(default_factory=dict)
     row: MemoryRow | None = None
     clean_at: datetime | None = None

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from slurmtrain.core.jobid import JobId
+from slurmtrain.core.jobstate import StateFlag
 from slurmtrain.core.nodeset import expand_nodes, fold_nodes
 from slurmtrain.errors import SlurmBusyError, SlurmRefusedError, SlurmUnavailableError
 from slurmtrain.slurm.client import AccountingRecord, Capabilities, NodeRecord, Snapshot
@@ -77,7 +78,7 @@ def _slurm_call(method: Callable[Concatenate[MemorySlurm, P], R]) -> Callable[Co
             if fault is FaultKind.BUSY:
                 raise SlurmBusyError(f"cannot {name}: Slurm temporarily unable to accept job")
             answer = method(self, *args, **kwargs)
-            self._settle()
+            self.controller.settle()
             if self.on_call:
                 self.on_call(name, "after")
             if fault is FaultKind.REPLY_LOST:
@@ -88,7 +89,7 @@ def _slurm_call(method: Callable[Concatenate[MemorySlurm, P], R]) -> Callable[Co
 
 
 class MemorySlurm:
-    """A cluster in memory. Time moves only with ``advance``; Slurm reacts at once to a call.
+    """A cluster in memory. Time moves only with ``advance``; jobs start only while it does, never within a call.
 
     ``on_call(name, "before" | "after")`` may raise, to end the caller at a Slurm command. ``on_start(job)`` and
     ``on_signal(sent)`` let a test play the batch script.
@@ -118,6 +119,8 @@ class MemorySlurm:
         """Let time pass (seconds, or a timedelta); everything that is due on the way happens at its moment."""
         with self._lock:
             target = self.clock() + (step if isinstance(step, timedelta) else timedelta(seconds=step))
+            self.controller.settle()
+            schedule(self.controller)
             while True:
                 due = [moment for moment in self.controller.moments() if self.clock() < moment <= target]
                 moment = min([*due, self._next_tick, target])
@@ -125,7 +128,8 @@ class MemorySlurm:
                 if moment == self._next_tick:
                     self._next_tick += self.config.tick
                     self.controller.tick()
-                self._settle()
+                self.controller.settle()
+                schedule(self.controller)
                 if moment == target:
                     return
 
@@ -144,7 +148,7 @@ class MemorySlurm:
         """The job's batch script ends by itself (or, in COMPLETING, its last process does)."""
         for job in self.controller.get(job_id):
             self.controller.complete(job, exit_code, signal)
-        self._settle()
+        self.controller.settle()
 
     def start_step(self, job_id: JobId, name: str) -> None:
         job = self.job(job_id)
@@ -154,11 +158,18 @@ class MemorySlurm:
         state = "FAILED" if exit_code or signal else "COMPLETED"
         self.controller.end_step(self.job(job_id), name, state, exit_code, signal)
 
+    def hold_for_max_requeue(self, job_id: JobId) -> None:
+        """The batch host was lost once too often: requeued and held, and its owner cannot release it."""
+        for job in self.controller.get(job_id):
+            self.controller.requeue(job, only_running=False)
+            job.flags.add(StateFlag.REQUEUE_HOLD)
+            job.held, job.reason = "admin", "JobHoldMaxRequeue"
+
     def cancel_as(self, job_id: JobId, uid: int) -> None:
         """Another person (root: 0) cancels."""
         for job in self.controller.get(job_id):
             self.controller.cancel(job, uid)
-        self._settle()
+        self.controller.settle()
 
     def fail_node(self, name: str, reason: str = "Not responding") -> None:
         """The node is DOWN from now on; its jobs are lost."""
@@ -166,7 +177,7 @@ class MemorySlurm:
         for job in list(self.controller.jobs.values()):
             if name in job.nodes:
                 self.controller.lose(job)
-        self._settle()
+        self.controller.settle()
 
     def drain_node(self, name: str, reason: str = "maintenance") -> None:
         self.controller.nodes[name].drain, self.controller.nodes[name].reason = True, reason
@@ -174,7 +185,7 @@ class MemorySlurm:
     def restore_node(self, name: str) -> None:
         node = self.controller.nodes[name]
         node.down, node.drain, node.reason = False, False, ""
-        self._settle()
+        self.controller.settle()
 
     def _take_fault(self, name: str) -> FaultKind | None:
         for fault in self.faults:
@@ -186,10 +197,6 @@ class MemorySlurm:
             fault.times -= 1
             return fault.kind
         return None
-
-    def _settle(self) -> None:
-        self.controller.settle()
-        schedule(self.controller)
 
     # -- SlurmClient -------------------------------------------------------------------------------------------------
 
