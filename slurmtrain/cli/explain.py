@@ -65,10 +65,13 @@ class _Screen:
     def explanation(self, found: Explanation) -> Iterator[str]:
         status = found.status
         head = f"{clean(status.run_id)}: {status.state.value}"
-        tries = f", attempt {status.attempt}" if status.attempt is not None else ""
-        tries += f", launch {status.launch}" if status.launch is not None else ""
-        where = f", job {clean(status.job_id)}" if status.job_id else ""
-        yield click.style(head, fg=_COLOURS.get(status.state.value), bold=True) + f"{where}{tries}"
+        more = [f"job {status.job_id}"] if status.job_id else []
+        more += [f"attempt {status.attempt}"] if status.attempt is not None else []
+        more += [f"launch {status.launch}"] if status.launch is not None else []
+        lines = list(self._wrap(", ".join([head, *more]), "  "))
+        colour = _COLOURS.get(status.state.value)
+        yield lines[0].replace(head, click.style(head, fg=colour, bold=True), 1)
+        yield from lines[1:]
         yield from self._wrap(found.headline, "")
         yield from self._block("Found", self._trouble(found))
         yield from self._evidence(found)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from slurmtrain.core import events as ev
@@ -18,7 +18,22 @@ from slurmtrain.store.journal import read_journal
 from slurmtrain.store.publish import read_json
 from slurmtrain.store.rundir import Plan, RunDir
 
-_BAD_VALUES = (TypeError, ValueError, KeyError, AttributeError, IndexError)
+_BAD_VALUES = (TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError)
+# What the annotations of ``core.events`` mean; JSON can hold anything in their place.
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "bool": (bool,),
+    "str | None": (str, type(None)),
+    "int | None": (int, type(None)),
+    "float | None": (int, float, type(None)),
+    "Mapping[str, Any]": (Mapping,),
+    "tuple[Mapping[str, Any], ...]": (tuple,),
+}
+_FIELDS: Mapping[str, tuple[tuple[str, tuple[type, ...]], ...]] = {
+    name: tuple((item.name, _TYPES[str(item.type)]) for item in fields(kind)) for name, kind in ev.KINDS.items()
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,32 +83,44 @@ class Entry:
 def read_view(run: RunDir) -> RunView:
     """Everything that can still be read of a run; never raises."""
     damage: list[str] = []
+    written: list[ev.Event] = []
     try:
-        events = tuple(read_journal(run.journal))
+        written = read_journal(run.journal)
     except SlurmtrainError as exc:
-        events = ()
         damage.append(str(exc))
-    state, skipped = fold_readable(events)
-    if skipped:
-        damage.append(f"{skipped} of {len(events)} events in {run.journal} make no sense and were passed over")
+    state, events = fold_readable(written)
+    if skipped := len(written) - len(events):
+        damage.append(f"{skipped} of {len(written)} events in {run.journal} make no sense and were passed over")
     submissions: Mapping[int, str] = {}
     if not state.job_id:
         try:
             submissions = run.read_submissions()
         except SlurmtrainError as exc:
             damage.append(str(exc))
-    return RunView(run, state, events, tuple(damage), submissions)
+    return RunView(run, state, tuple(events), tuple(damage), submissions)
 
 
-def fold_readable(events: Iterable[ev.Event]) -> tuple[Run, int]:
-    """The fold over the events that make sense, and how many do not."""
-    state, skipped = Run(), 0
+def fold_readable(events: Iterable[ev.Event]) -> tuple[Run, list[ev.Event]]:
+    """The fold over the events that make sense, and these events."""
+    state, taken = Run(), []
     for event in events:
         try:
+            if not _makes_sense(event):
+                continue
             state = advance(state, event)
         except _BAD_VALUES:
-            skipped += 1
-    return state, skipped
+            continue
+        taken.append(event)
+    return state, taken
+
+
+def _makes_sense(event: ev.Event) -> bool:
+    """Whether every field has a value of its type."""
+    for name, types in _FIELDS.get(event.kind, ()):
+        value = getattr(event, name)
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            return False
+    return True
 
 
 def look_for_damage(view: RunView) -> list[str]:

@@ -54,6 +54,7 @@ class MadeRun:
 
     def submitted(self, slurm: MemorySlurm, number: int = 0) -> JobId:
         job_id = slurm.submit(self.dir.batch_script)
+        slurm.advance(2)  # it starts, where nothing is in its way
         publish_once(self.dir.submission(number), to_json({"job_id": str(job_id)}))
         self.write(ev.Submitted(at=self.now(), who="user", submission=number, job_id=str(job_id)))
         return job_id
