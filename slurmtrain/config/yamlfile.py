@@ -117,7 +117,7 @@ class _Builder:
 
     def _content(self, event: Any, place: Place, depth: int) -> Node:
         if isinstance(event, yaml.ScalarEvent):
-            return Scalar(event.value, place, plain=event.style is None)
+            return Scalar(_join_surrogates(event.value), place, plain=event.style is None)
         if isinstance(event, yaml.SequenceStartEvent):
             items: list[Node] = []
             while not isinstance(inner := next(self.events), yaml.SequenceEndEvent):
@@ -153,6 +153,13 @@ class _Builder:
             raise SpecError(f"{place}: the alias {shown('*' + name)} contains itself")
         self._count(self.sizes[id(node)], place)
         return node
+
+
+def _join_surrogates(text: str) -> str:
+    """JSON writes a character beyond U+FFFF as two escapes; YAML's parser leaves them apart."""
+    if not any("\ud800" <= char <= "\udbff" for char in text):
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
 def _explain(exc: yaml.MarkedYAMLError, text: str, source: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from pathlib import Path
 
@@ -73,6 +74,16 @@ def test_what_is_wrong_is_one_sentence_with_a_line(text: str, words: str) -> Non
         parse_yaml(text, "x")
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_json_is_yaml_whatever_its_characters() -> None:
+    value = {"a": "ünï 🚀", "b": ["\u2028", "𝄞x", 'q"\\'], "c": {}}
+    for ascii_only in (True, False):
+        assert plain(parse_yaml(json.dumps(value, ensure_ascii=ascii_only), "x")) == value
+
+
+def test_half_a_character_stays_half_and_is_refused_where_it_is_used() -> None:
+    assert plain(parse_yaml('a: "\\ud83d"', "x")) == {"a": "\ud83d"}
 
 
 def test_an_alias_bomb_ends_early() -> None:
