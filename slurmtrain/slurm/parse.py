@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
@@ -41,11 +41,12 @@ def _rows(text: str, fields: tuple[str, ...]) -> Iterator[dict[str, str]]:
 
 def parse_squeue(text: str) -> list[JobRecord]:
     """Answer of ``commands.build_squeue``."""
-    records = (_job_record(row) for row in _rows(text, SQUEUE_FIELDS))
+    records = (build_job_record(row) for row in _rows(text, SQUEUE_FIELDS))
     return [record for record in records if record is not None]
 
 
-def _job_record(row: dict[str, str]) -> JobRecord | None:
+def build_job_record(row: Mapping[str, str]) -> JobRecord | None:
+    """A row of squeue as field → text; None when it names no job."""
     raw = parse_int(row["JobID"])
     job_id = _job_id_of(row, raw)
     if raw is None or job_id is None:
@@ -77,7 +78,7 @@ def _job_record(row: dict[str, str]) -> JobRecord | None:
     )
 
 
-def _job_id_of(row: dict[str, str], raw: int | None) -> JobId | None:
+def _job_id_of(row: Mapping[str, str], raw: int | None) -> JobId | None:
     """The id that one would type: ``<array>_<task>``, ``<leader>+<n>``, the leader itself without ``+0``."""
     task, leader, offset = (parse_int(row[name]) for name in ("ArrayTaskID", "HetJobID", "HetJobOffset"))
     array = parse_int(row["ArrayJobID"])
@@ -157,9 +158,14 @@ def parse_steps(text: str) -> list[str]:
 
 
 def parse_sinfo(text: str) -> list[NodeRecord]:
-    """One record per node; sinfo prints a node once for each of its partitions."""
+    """Answer of ``commands.build_sinfo``."""
+    return build_nodes(_rows(text, SINFO_FIELDS))
+
+
+def build_nodes(rows: Iterable[Mapping[str, str]]) -> list[NodeRecord]:
+    """One record per node, from one row for each of its partitions."""
     nodes: dict[str, NodeRecord] = {}
-    for row in _rows(text, SINFO_FIELDS):
+    for row in rows:
         name, partition = row["NodeList"].strip(), row["Partition"].strip().removesuffix("*")
         if not name:
             continue
