@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from slurmtrain.core.rules import Rule
 from slurmtrain.plugins.rulepacks import Pack
 
-SLOW_S = 0.02
+SLOW_S = 0.05
 TEXTS = (
     "a" * 4000,
     "error: " * 600,
