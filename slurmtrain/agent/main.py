@@ -8,13 +8,9 @@ import sys
 import traceback
 from pathlib import Path
 
-from slurmtrain.agent.attempt import run_attempt
-from slurmtrain.agent.companion import run_companion
 from slurmtrain.agent.job import read_job_context
 from slurmtrain.agent.say import say
 from slurmtrain.errors import SlurmtrainError
-from slurmtrain.hosts.local import LocalHost
-from slurmtrain.slurm.cli_client import CliSlurmClient
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -23,12 +19,18 @@ def main(argv: list[str] | None = None) -> int:
     if len(arguments) == 2 and arguments[0] == "attempt":
         return _attempt(Path(arguments[1]))
     if len(arguments) == 3 and arguments[0] == "companion" and arguments[2].isdigit():
+        from slurmtrain.agent.companion import run_companion  # a companion on each node loads nothing else
+
         return run_companion(Path(arguments[1]), int(arguments[2]), os.environ)
     say("usage: agent.pyz attempt RUN_DIR | companion RUN_DIR ATTEMPT")
     return 2
 
 
 def _attempt(run_dir: Path) -> int:
+    from slurmtrain.agent.attempt import run_attempt
+    from slurmtrain.hosts.local import LocalHost
+    from slurmtrain.slurm.cli_client import CliSlurmClient
+
     env = dict(os.environ)
     handshake = env.pop("SLURMTRAIN_HANDSHAKE", "")
     try:
