@@ -8,12 +8,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from cluster import Cluster
+from cluster import PATH, Cluster
 from live_stage import LiveStage, ResearcherHost
 
 from slurmtrain.core.jobid import JobId
 from slurmtrain.core.jobstate import BaseState, is_running
 from slurmtrain.errors import SlurmUnavailableError
+from slurmtrain.hosts.local import LocalHost
 from slurmtrain.slurm.cli_client import CliSlurmClient
 from slurmtrain.testing.contract import SlurmClientContract
 from slurmtrain.testing.expect import STUBBORN, ended, started
@@ -157,18 +158,18 @@ def test_the_environment_of_a_job_does_not_reach_sbatch_and_squeue(cluster: Clus
     assert "SBATCH_PARTITION" not in environ
 
 
+@pytest.mark.native_only
 def test_a_user_is_shown_only_their_own_jobs_and_root_those_asked_for(cluster: Cluster, stage: LiveStage) -> None:
-    foreign = JobId(
-        int(
-            cluster.slurm(
-                "sbatch", "--parsable", "-o", "/dev/null", "-p", stage.partition("batch"), "--wrap", "sleep 99"
-            )
-        )
+    answer = cluster.slurm(
+        "sbatch", "--parsable", "-o", "/dev/null", "-p", stage.partition("batch"), "--wrap", "sleep 99"
     )
-    own = stage.submit()
+    roots, own = JobId(int(answer)), stage.submit()
     started(stage, own)
-    assert foreign not in stage.client.observe().jobs
     assert own in stage.client.observe().jobs
+    assert roots not in stage.client.observe().jobs
+    root = CliSlurmClient(LocalHost(), environ={"PATH": PATH, "SLURM_CONF": str(cluster.facts["slurm_conf"])})
+    assert set(root.observe([own, roots]).jobs) == {own, roots}
+    assert own not in root.observe().jobs
 
 
 def test_the_answer_to_test_only_is_a_sentence(stage: LiveStage, store: Path) -> None:
