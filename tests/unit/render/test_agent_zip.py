@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import os
 import shutil
@@ -41,9 +42,8 @@ def test_every_module_in_it_can_be_imported_with_nothing_but_the_standard_librar
     archive: Path, tmp_path: Path
 ) -> None:
     """``-S`` leaves site-packages out, so that a third-party import anywhere in the archive fails."""
-    names = [
-        n.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for n in zipfile.ZipFile(archive).namelist()
-    ]
+    sources = [n for n in zipfile.ZipFile(archive).namelist() if n.endswith(".py")]
+    names = [n.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for n in sources]
     wanted = [name for name in names if name.startswith("slurmtrain")]
     code = (
         f"import sys; sys.path.insert(0, {str(archive)!r})\n"
@@ -63,6 +63,15 @@ def test_every_module_in_it_can_be_imported_with_nothing_but_the_standard_librar
 
 def test_the_same_sources_make_the_same_bytes() -> None:
     assert build_agent_zip() == build_agent_zip()
+
+
+def test_its_bytecode_is_that_of_its_sources() -> None:
+    archive = zipfile.ZipFile(io.BytesIO(build_agent_zip()))
+    sources = [n for n in archive.namelist() if n.endswith(".py") and n != "__main__.py"]
+    for name in sources:
+        bytecode = archive.read(f"{name}c")
+        assert bytecode[:4] == importlib.util.MAGIC_NUMBER
+        assert bytecode[8:16] == importlib.util.source_hash(archive.read(name))
 
 
 def test_it_holds_what_the_agent_needs_and_not_the_rest() -> None:
