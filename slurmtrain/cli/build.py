@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
+import click
+
 from slurmtrain.config.environment import submission_environment
 from slurmtrain.config.resolve import Request, resolve
-from slurmtrain.config.settings import find_project, load_settings, user_config_dir
+from slurmtrain.config.settings import Settings, find_project, load_settings, user_config_dir
 from slurmtrain.errors import NotFoundError
 from slurmtrain.hosts.local import LocalHost
 from slurmtrain.ops.prepare import Extensions, Prepared, build_run_id, prepare
+from slurmtrain.plugins.manager import load_plugins
 from slurmtrain.plugins.search import find_folders, find_places
 from slurmtrain.slurm.cli_client import CliSlurmClient
 
@@ -22,12 +26,30 @@ def build_run(request: Request, store: str | None, folders: Sequence[Path], run_
     environ, cwd = os.environ, _here()
     settings = load_settings(environ, cwd, store=store)
     resolved = resolve(request, settings, environ, cwd)
-    trusted = [folder for file in settings.files for folder in file.trust]
-    places = find_places(environ, given=folders, project=find_project(cwd), user=user_config_dir(environ))
-    extensions = Extensions(find_folders(places, "templates", trusted), find_folders(places, "rules", trusted))
+    extensions, notes = find_extensions(settings, cwd, folders)
     now = datetime.now().astimezone()
     target = run_dir or settings.store / "runs" / build_run_id(resolved.spec.name, now)
-    return prepare(resolved, target, now, extensions, settings.agent_python)
+    prepared = prepare(resolved, target, now, extensions, settings.agent_python)
+    return dataclasses.replace(prepared, notes=(*notes, *prepared.notes))
+
+
+def find_extensions(settings: Settings, cwd: Path, folders: Sequence[Path] = ()) -> tuple[Extensions, list[str]]:
+    """Templates and rules of the whole search order, and notes on plugins that could not be used."""
+    trusted = settings.trusted()
+    places = find_places(os.environ, given=folders, project=find_project(cwd), user=user_config_dir(os.environ))
+    plugins = load_plugins(places, trusted)
+    templates = [*find_folders(places, "templates", trusted), *plugins.folders("template")]
+    rules = [*find_folders(places, "rules", trusted), *plugins.folders("rule")]
+    return Extensions(templates, rules), plugins.notes
+
+
+def find_commands() -> dict[str, click.Command]:
+    """Commands that plugins add."""
+    cwd = _here()
+    settings = load_settings(os.environ, cwd)
+    places = find_places(os.environ, project=find_project(cwd), user=user_config_dir(os.environ))
+    found = load_plugins(places, settings.trusted()).commands()
+    return {name: command for name, command in found.items() if isinstance(command, click.Command)}
 
 
 def open_slurm() -> CliSlurmClient:

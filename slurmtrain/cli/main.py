@@ -55,7 +55,7 @@ class Root(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
-            return None
+            return _find_plugin_command(cmd_name)
         command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
         return command
 
@@ -63,7 +63,7 @@ class Root(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0] if args else ""
-        if name and not name.startswith("-") and name not in self.list_commands(ctx):
+        if name and not name.startswith("-") and self.get_command(ctx, name) is None:
             from difflib import get_close_matches
 
             near = get_close_matches(name, self.list_commands(ctx), n=1)
@@ -74,6 +74,15 @@ class Root(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+
+
+def _find_plugin_command(name: str) -> click.Command | None:
+    """A command that a plugin adds; plugins are looked at only for a name that slurmtrain itself does not have."""
+    if not name.replace("-", "").isalnum():
+        return None
+    from slurmtrain.cli.build import find_commands
+
+    return find_commands().get(name)
 
 
 _EXAMPLES = """\b

@@ -52,6 +52,10 @@ class Settings:
     store_source: str = "default"
     agent_python: str | None = None
 
+    def trusted(self) -> list[Path]:
+        """Folders whose files may belong to colleagues."""
+        return [folder for file in self.files if file.path.name != PROJECT_FILE for folder in file.trust]
+
     def locks(self) -> dict[str, SettingsFile]:
         """Key paths that a site file locks, and that file."""
         return {key: file for file in self.files for key in file.locked}

@@ -26,7 +26,7 @@ def run(*args: str, cwd: Path | None = None, **env: str) -> subprocess.Completed
     )
 
 
-@pytest.mark.parametrize("args", [["--help"], ["--version"], [], ["nonsense"]])
+@pytest.mark.parametrize("args", [["--help"], ["--version"], [], ["--nonsense"]])
 def test_the_root_imports_nothing_heavy(args: list[str]) -> None:
     code = (
         "import sys\n"
