@@ -76,14 +76,20 @@ def _install(settings: Settings, extras: str) -> None:
         elif path.exists():
             shutil.copy(path, source / name)
     pip = [str(layout.venv / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", "--upgrade"]
-    for argv in (["python3", "-m", "venv", "--clear", str(layout.venv)], [*pip, f"{source}{extras}"]):
+    commands = [[*pip, f"{source}{extras}"]]
+    flavour = layout.venv / ".slurm-release"
+    if not flavour.exists() or flavour.read_text(encoding="ascii") != settings.slurm:  # another Debian's Python
+        commands.insert(0, ["python3", "-m", "venv", "--clear", str(layout.venv)])
+    for argv in commands:
         done = engine.docker("exec", *_pip_env(settings), _login(settings), *argv, timeout_s=900)
         if done.returncode != 0:
             raise MiniSlurmError(f"slurmtrain could not be installed: {venv.reason(done.stderr + done.stdout)}")
+    flavour.write_text(settings.slurm, encoding="ascii")
 
 
 def _pip_env(settings: Settings) -> list[str]:
     values = {name: os.environ[name] for name in (*PASSED_ON, *PROXIES) if name in os.environ}
+    values["PIP_CACHE_DIR"] = str(settings.layout.root / "pip-cache")  # outlives the containers
     certificates = settings.layout.etc / "host-ca.crt"
     if certificates.exists():
         values["PIP_CERT"] = str(certificates)

@@ -72,7 +72,8 @@ def compose_command() -> list[str]:
 @contextmanager
 def running() -> Iterator[None]:
     """An engine for the time of a test: the one that answers, or dockerd started here and stopped again."""
-    packages.ensure({"docker": "docker.io"})
+    if packages.program("docker") is None and shutil.which("docker") is None:
+        packages.install(["docker.io", *(["docker-cli"] if packages.available("docker-cli") else [])])
     if not answers():
         packages.ensure({"dockerd": "docker.io", "containerd": "containerd", "iptables": "iptables"})
     if docker("compose", "version", timeout_s=20).returncode != 0:

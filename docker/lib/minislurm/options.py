@@ -98,11 +98,14 @@ def wanted_settings(args: argparse.Namespace, before: Settings | None) -> Settin
     for item in chosen.get("extra", []):
         if not re.fullmatch(r"[A-Za-z]\w*=[^\n]*", item):
             raise MiniSlurmError(f"--set {item!r}: expected KEY=VALUE, a line for slurm.conf.", code=2)
+    backend = _backend(args, before)
+    if before and backend == before.backend and before.slurm:
+        chosen.setdefault("slurm", before.slurm)  # its database may not suit an older release
     settings = replace(
         Settings(),
         name=args.name,
         directory=str(directory_of(args)),
-        backend=_backend(args, before),
+        backend=backend,
         accounting=not args.no_accounting,
         **chosen,
     )

@@ -47,6 +47,14 @@ def ensure(programs: dict[str, str]) -> None:
         install(missing)
 
 
+def available(package: str) -> bool:
+    """Whether this Debian has a package of that name (docker-cli is part of docker.io before Debian 13)."""
+    cache = program("apt-cache")
+    return (
+        cache is not None and subprocess.run([cache, "show", package], capture_output=True, timeout=60).returncode == 0
+    )
+
+
 def install(packages: list[str]) -> None:
     """apt-get install, refreshing the lists only if the first try fails."""
     apt = program("apt-get")
