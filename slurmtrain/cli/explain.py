@@ -96,6 +96,11 @@ class _Screen:
         if trouble.rank is not None or trouble.node:
             rank = "" if trouble.rank is None else f"rank {trouble.rank}"
             parts.append(f"first failing: {' on '.join(filter(None, [rank, trouble.node and f'node {trouble.node}']))}")
+        elif (first := found.first_exit) is not None:
+            rank = "a task" if first.rank is None else f"rank {first.rank}"
+            node = f" on node {first.node}" if first.node else ""
+            how = f"signal {first.signal}" if first.signal is not None else f"exit code {first.exit_code}"
+            parts.append(f"first to end: {rank}{node} with {how}")
         if found.trouble_in is not None:
             attempt, launch = found.trouble_in
             parts.append(f"attempt {attempt}" + (f" launch {launch}" if launch >= 0 else ""))
@@ -168,7 +173,8 @@ class _Screen:
             name = label if position == 0 else ""
             indent = " " * _LABEL
             body = list(self._wrap(text, indent, first=indent))
-            yield click.style(f"{name:<{_LABEL}}", bold=True) + body[0][_LABEL:]
+            padding = " " * (_LABEL - len(name))
+            yield (click.style(name, bold=True) if name else "") + padding + body[0][_LABEL:]
             yield from body[1:]
 
     def _wrap(self, text: str, indent: str, first: str = "") -> Iterator[str]:

@@ -79,7 +79,7 @@ def _cells(row: RunStatus, vocabulary: str | None) -> tuple[str, ...]:
     except ValueError:
         nodes = f"{len(row.nodes)} nodes"
     why = row.reason
-    if row.cause and row.cause not in why:
+    if row.cause and row.cause not in {*why.split(), "user_cancelled"}:
         why = f"{row.cause}: {why}" if why else row.cause
     cells = (row.run_id, _state(row, vocabulary), row.job_id or "", tried, nodes, _when(since), why)
     return tuple(clean(cell).replace("\n", " ") for cell in cells)

@@ -18,7 +18,7 @@ from slurmtrain.core.run import Attempt, Launch, Run
 from slurmtrain.core.spec import Retry
 from slurmtrain.errors import SlurmtrainError
 from slurmtrain.logs.follow import last_redraw, read_lines
-from slurmtrain.logs.lines import clean
+from slurmtrain.logs.lines import clean, strip_ansi
 from slurmtrain.ops.advise import Step, advise
 from slurmtrain.ops.logs import find_segments
 from slurmtrain.ops.status import RunStatus, Sight, build_status, iso_time, see_jobs
@@ -39,6 +39,16 @@ class Evidence:
     file: str
     line: int | None
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class FirstExit:
+    """The task of the failed launch that ended first, as srun said it."""
+
+    rank: int | None
+    node: str | None
+    exit_code: int | None
+    signal: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +85,7 @@ class Explanation:
     headline: str
     trouble: Diagnosis | None = None
     trouble_in: tuple[int, int] | None = None  # attempt and launch
+    first_exit: FirstExit | None = None
     evidence: tuple[Evidence, ...] = ()
     decision: Decision | None = None
     decided_by: str = ""
@@ -97,6 +108,7 @@ class Explanation:
             **self.status.to_dict(),
             "headline": self.headline,
             "diagnosis": {**trouble.to_dict(), "attempt": attempt, "launch": launch} if trouble else None,
+            "first_exit": asdict(self.first_exit) if self.first_exit else None,
             "evidence": [asdict(line) for line in self.evidence],
             "last_decision": decision_to_dict(self.decision) if self.decision else None,
             "decided_by": self.decided_by or None,
@@ -127,6 +139,7 @@ def explain_run(run: RunDir, slurm: SlurmClient | None, now: float) -> Explanati
         headline=_headline(status, trouble),
         trouble=trouble,
         trouble_in=where,
+        first_exit=_first_exit(state, where),
         evidence=tuple(_evidence(run, state, trouble, where)),
         decision=decision,
         decided_by=decided_by,
@@ -152,6 +165,29 @@ def find_trouble(state: Run) -> tuple[Diagnosis | None, tuple[int, int] | None]:
             if launch.diagnosis is not None:
                 return read_diagnosis(launch.diagnosis), (attempt.number, launch.number)
     return None, None
+
+
+def _first_exit(state: Run, where: tuple[int, int] | None) -> FirstExit | None:
+    """srun's word about the launch that the trouble is about: it tells the culprit from the peers that it killed."""
+    launch = _launch_at(state, where)
+    if launch is None or launch.ended is None:
+        return None
+    exits = [e for e in launch.ended.rank_exits if isinstance(e, Mapping) and isinstance(e.get("order"), int)]
+    first = min(exits, key=lambda e: int(e["order"]), default=None)
+    if first is None:
+        return None
+    rank, code, signal = (v if isinstance(v := first.get(k), int) else None for k in ("rank", "exit_code", "signal"))
+    return FirstExit(rank, str(first["node"]) if first.get("node") else None, code, signal)
+
+
+def _launch_at(state: Run, where: tuple[int, int] | None) -> Launch | None:
+    """The launch of (attempt, launch), the attempt's last one for -1."""
+    attempt = next((a for a in state.attempts if where is not None and a.number == where[0]), None)
+    if attempt is None or where is None or not attempt.launches:
+        return None
+    if where[1] < 0:
+        return attempt.launches[-1]
+    return next((launch for launch in attempt.launches if launch.number == where[1]), None)
 
 
 def read_diagnosis(data: Mapping[str, Any]) -> Diagnosis:
@@ -199,18 +235,17 @@ def _evidence(run: RunDir, state: Run, trouble: Diagnosis | None, where: tuple[i
 
 def _last_lines(run: RunDir, state: Run, where: tuple[int, int]) -> list[Evidence]:
     """The end of the launch's output, where nothing in it was recognised."""
-    attempt = next((a for a in state.attempts if a.number == where[0]), None)
-    if attempt is None or not attempt.launches:
+    launch = _launch_at(state, where)
+    if launch is None:
         return []
-    number = where[1] if where[1] >= 0 else attempt.launches[-1].number
     try:
-        segments = find_segments(read_view(run), attempt.number, number)
+        segments = find_segments(read_view(run), where[0], launch.number)
         segment = segments[-1]
         end = segment.end if segment.end is not None else segment.path.stat().st_size
         lines = deque(read_lines(segment.path, max(segment.start, end - _READ_BACK), end), maxlen=_LAST_LINES)
     except (OSError, IndexError, SlurmtrainError):
         return []
-    texts = (last_redraw(line).decode("utf-8", "replace").rstrip("\n") for line in lines)
+    texts = (last_redraw(strip_ansi(line)).decode("utf-8", "replace").rstrip("\n") for line in lines)
     return [Evidence(str(segment.path), None, clean(text)) for text in texts if text.strip()]
 
 

@@ -112,6 +112,20 @@ def test_the_end_of_the_output_is_shown_where_nothing_tells(tmp_path: Path) -> N
     assert texts == [f"line {n}" for n in range(22, 30)]
 
 
+def test_the_task_that_ended_first_is_named_where_the_log_tells_no_rank(tmp_path: Path) -> None:
+    slurm, run = Slurm(), make_run(tmp_path)
+    run.attempt(run.submitted(slurm))
+    run.launch(0)
+    exits = ({"rank": 0, "node": "n1", "exit_code": None, "signal": 9, "order": 1},
+             {"rank": 2, "node": "n2", "exit_code": 9, "signal": None, "order": 0})  # fmt: skip
+    run.write(ev.LaunchEnded(at=T0, who="agent", attempt=0, launch=0, exit_code=137, rank_exits=exits))
+    run.diagnosed(0, 0, cause="unknown", sentence="nothing says why")
+    run.decided(0, Action.STOP, RunState.FAILED)
+    assert "first to end: rank 2 on node n2 with exit code 9" in " ".join(
+        _screen(explain_run(run.dir, slurm, T0)).split()
+    )
+
+
 def test_hostile_text_cannot_steer_the_terminal(tmp_path: Path) -> None:
     evil = "\x1b]0;owned\x07\x1b[2J\r\n\u202e$(rm -rf x)"
     slurm, run = Slurm(), make_run(tmp_path, name=f"n{evil}")

@@ -1,0 +1,118 @@
+"""What `slurmtrain status` prints: for a pipe, for a terminal, and for hostile names."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from made_runs import Slurm, make_run
+
+from slurmtrain.core.decision import Action, RunState
+
+REPO = Path(__file__).resolve().parents[3]
+
+
+def _environ(**more: str) -> dict[str, str]:
+    """Without Slurm's commands: the PATH holds nothing."""
+    return {"PATH": "/nonexistent", "HOME": "/nonexistent", "PYTHONPATH": str(REPO), "LANG": "C.UTF-8", **more}
+
+
+def _call(store: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "slurmtrain", "status", "--store", str(store), *words]
+    return subprocess.run(argv, capture_output=True, text=True, env=_environ(**more), cwd="/", timeout=60, check=False)
+
+
+def _on_a_terminal(store: Path, columns: int) -> str:
+    argv = [sys.executable, "-m", "slurmtrain", "status", "--store", str(store)]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(argv[0], argv, _environ(COLUMNS=str(columns), TERM="xterm"))
+    shown = b""
+    while True:
+        try:
+            data = os.read(terminal, 65536)
+        except OSError:  # the other side has closed
+            break
+        if not data:
+            break
+        shown += data
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, shown
+    return shown.decode()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    slurm = Slurm()
+    for number, (action, state) in enumerate(
+        [(Action.STOP, RunState.FAILED), (Action.COMPLETE, RunState.COMPLETED), (Action.HOLD, RunState.HELD)]
+    ):
+        run = make_run(tmp_path, f"run-{number}", name="evil\x1b[2J\nname")
+        run.attempt(run.submitted(slurm))
+        run.decided(0, action, state, reason="because of \x1b]0;owned\x07 it\nand so on")
+    return tmp_path
+
+
+def test_a_pipe_gets_one_plain_line_for_each_run(store: Path) -> None:
+    done = _call(store)
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    assert [line.split()[:2] for line in lines] == [
+        ["RUN", "STATE"],
+        ["run-0", "Failed"],
+        ["run-1", "Completed"],
+        ["run-2", "Held"],
+    ]
+    assert not re.search(r"[\x00-\x09\x0b-\x1f]", done.stdout)
+
+
+def test_a_terminal_gets_a_table_that_fits(store: Path) -> None:
+    shown = _on_a_terminal(store, 70)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", shown).replace("\r\n", "\n")
+    assert "\x1b" not in plain
+    assert "\x07" not in plain
+    rows = [line for line in plain.splitlines() if not line.startswith("slurmtrain:")]
+    assert max(len(line) for line in rows) <= 70
+    assert "Completed" in plain
+
+
+def test_active_last_and_vocabulary_choose(store: Path) -> None:
+    assert [row["run_id"] for row in json.loads(_call(store, "--active", "--json").stdout)] == ["run-2"]
+    assert [row["run_id"] for row in json.loads(_call(store, "--last", "2", "--json").stdout)] == ["run-1", "run-2"]
+    assert "JOB_STATE_PAUSED" in _call(store, "--vocabulary", "vertex").stdout
+    assert _call(store, "--vocabulary", "klingon").returncode == 2
+
+
+def test_slurm_that_cannot_be_asked_is_a_note_and_no_failure(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    run.submitted(Slurm())
+    done = _call(tmp_path)
+    assert done.returncode == 0
+    assert "train-1" in done.stdout
+    assert "what the journals know" in done.stderr
+
+
+def test_names_that_fit_nothing_or_too_much(store: Path) -> None:
+    assert _call(store, "nothere").returncode == 3
+    done = _call(store, "run-")
+    assert done.returncode == 3
+    assert "3 runs" in done.stderr
+    assert _call(store / "nothing").returncode == 0
+
+
+def test_the_plain_list_loads_no_table_library(store: Path) -> None:
+    code = (
+        "import sys\nsys.argv[1:] = ['status']\nfrom slurmtrain.cli.main import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print(sorted({'rich', 'jinja2', 'paramiko', 'watchdog', 'yaml'} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=_environ(SLURMTRAIN_STORE=str(store)),
+        cwd="/", timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stderr.splitlines()[-1] in {"[]", "['yaml']"}, done.stderr
