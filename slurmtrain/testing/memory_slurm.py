@@ -206,6 +206,7 @@ class MemorySlurm:
         script: Path,
         *,
         options: Sequence[str] = (),
+        arguments: Sequence[str] = (),
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
     ) -> JobId:
