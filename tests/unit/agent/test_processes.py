@@ -1,0 +1,110 @@
+"""Finding a launch's processes and signalling those that listen, with real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurmtrain.agent.processes import Process, find_launch_processes, send_stop_signal, signal_number
+
+JOB = "987654321"
+LISTENER = """
+import os, signal, sys, time
+out = sys.argv[1]
+def note(number, frame):
+    with open(out, "a") as f: f.write(f"{os.getpid()} {number}\\n")
+signal.signal(signal.SIGUSR2, note)
+if "fork" in sys.argv and os.fork() == 0: pass
+open(out + f".ready.{os.getpid()}", "w").close()
+while True: time.sleep(0.05)
+"""
+DEAF = "import sys, time, os; open(sys.argv[1] + f'.ready.{os.getpid()}', 'w').close(); time.sleep(60)"
+
+
+class Ranks:
+    """Processes that look like tasks of a launch."""
+
+    def __init__(self, folder: Path) -> None:
+        self.out = folder / "signals"
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def start(self, argv: list[str], ready: int = 1, **env: str) -> subprocess.Popen[bytes]:
+        task = {"SLURM_JOB_ID": JOB, "SLURM_PROCID": "0", "SLURM_STEP_ID": "3", "SLURMTRAIN_LAUNCH_KEY": "0.1"}
+        process = subprocess.Popen(argv, env={**os.environ, **task, **env}, start_new_session=True)
+        self.started.append(process)
+        deadline = time.monotonic() + 20
+        before = len(list(self.out.parent.glob("*.ready.*")))
+        while len(list(self.out.parent.glob("*.ready.*"))) < before + ready and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return process
+
+    def python(self, code: str, *words: str) -> list[str]:
+        return [sys.executable, "-c", code, str(self.out), *words]
+
+    def heard(self) -> list[int]:
+        time.sleep(0.4)
+        return [int(line.split()[0]) for line in self.out.read_text().splitlines()] if self.out.exists() else []
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> Iterator[Ranks]:
+    made = Ranks(tmp_path)
+    yield made
+    for process in made.started:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def test_only_tasks_of_this_job_are_found(ranks: Ranks) -> None:
+    mine = ranks.start(ranks.python(DEAF))
+    ranks.start(ranks.python(DEAF), SLURM_JOB_ID="1")
+    ranks.start(ranks.python(DEAF), SLURM_STEP_ID="")
+    ranks.start(ranks.python(DEAF), SLURMTRAIN_LAUNCH_KEY="")
+    found = find_launch_processes(JOB)
+    assert [p.pid for p in found] == [mine.pid]
+    assert (found[0].launch, found[0].step) == ("0.1", "3")
+
+
+def test_a_listener_behind_a_wrapper_hears_it_and_the_wrapper_lives(ranks: Ranks) -> None:
+    wrapper = ranks.start(["bash", "-c", f'{sys.executable} -c "$CODE" {ranks.out}; true'], CODE=LISTENER)
+    reached = send_stop_signal(find_launch_processes(JOB), signal.SIGUSR2)
+    assert len(reached) == 1
+    assert reached[0] != wrapper.pid
+    assert ranks.heard() == reached
+    assert wrapper.poll() is None, "bash has no handler: the signal would have killed it"
+
+
+def test_the_deaf_are_spared(ranks: Ranks) -> None:
+    process = ranks.start(ranks.python(DEAF))
+    assert send_stop_signal(find_launch_processes(JOB), signal.SIGUSR2) == []
+    time.sleep(0.2)
+    assert process.poll() is None
+
+
+def test_children_that_inherited_the_handler_are_left_to_their_parent(ranks: Ranks) -> None:
+    parent = ranks.start(ranks.python(LISTENER, "fork"), ready=2)
+    assert len(find_launch_processes(JOB)) == 2
+    assert send_stop_signal(find_launch_processes(JOB), signal.SIGUSR2) == [parent.pid]
+    assert ranks.heard() == [parent.pid]
+
+
+def test_a_recycled_pid_is_never_signalled(ranks: Ranks) -> None:
+    process = ranks.start(ranks.python(LISTENER))
+    stale = Process(process.pid, 1, 1, 1 << (signal.SIGUSR2 - 1), "0.1", "3")
+    assert send_stop_signal([stale], signal.SIGUSR2) == []
+    assert ranks.heard() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("USR2", signal.SIGUSR2), ("sigusr1", signal.SIGUSR1), ("none", None), ("$(x)", None), ("", None)],
+)
+def test_names_of_signals(name: str, number: int | None) -> None:
+    assert signal_number(name) == number
