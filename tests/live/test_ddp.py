@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,14 @@ import pytest
 from cluster import Cluster, wait_until
 from programs.place import place_programs
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit" / "docs"))
+from blocks import find_file
+
 # Another build of the same release may be named here ("none" leaves these tests out, and says so).
 TORCH = os.environ.get("SLURMTRAIN_TEST_TORCH", "torch==2.13.0")
 STEPS, STEPS_PER_EPOCH, CHECKPOINT_EVERY, KILL_AT = 60, 30, 7, 38
 TOLERANCE = 1e-6
-pytestmark = [pytest.mark.timeout(900), pytest.mark.nodes(2), pytest.mark.native_only, pytest.mark.any_timers]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.nodes(2), pytest.mark.native_only]
 
 COMPARE = """
 import json, sys, torch
@@ -61,7 +65,7 @@ def _install(venv: Path) -> None:
 class Ddp:
     """One submitted DDP training."""
 
-    def __init__(self, cluster: Cluster, folder: Path, python: Path, launcher: str, pace: float) -> None:
+    def __init__(self, cluster: Cluster, folder: Path, python: Path, launcher: str, pace: float = 0) -> None:
         self.cluster, self.workdir = cluster, folder
         folder.mkdir()
         owner = folder.parent.stat()
@@ -97,9 +101,10 @@ class Ddp:
 
     def wait_completed(self) -> None:
         try:
-            self.cluster.wait_state(self.job_id, "COMPLETED", timeout_s=300)
+            row = self.cluster.wait_state(self.job_id, "COMPLETED", "FAILED", "CANCELLED", "PENDING", timeout_s=180)
         except AssertionError as exc:
             raise AssertionError(f"{exc}\n{self.log()[-4000:]}") from exc
+        assert row.state == "COMPLETED", f"{row}\n{self.log()[-4000:]}"
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +115,8 @@ def undisturbed() -> dict[str, Any]:
 
 def _reference(known: dict[str, Any], cluster: Cluster, store: Path, python: Path) -> dict[int, float]:
     if not known:
-        run = Ddp(cluster, store / "undisturbed", python, "srun", pace=0)
+        run = Ddp(cluster, store / "undisturbed", python, "srun")
+        cluster.wait_state(run.job_id, "RUNNING", timeout_s=30)
         run.wait_completed()
         known["losses"] = {row["step"]: row["loss"] for row in run.losses()}
         known["checkpoint"] = run.newest_checkpoint().read_bytes()
@@ -148,6 +154,24 @@ def test_the_loss_curve_goes_on_after_a_rank_was_killed(
 
     _assert_same_model(run, undisturbed["checkpoint"], torch_python, resumed)
     _assert_slurm_saw_one_job_restarted_in_place(run)
+
+
+def test_the_program_of_the_docs_trains_and_resumes(cluster: Cluster, store: Path, torch_python: Path) -> None:
+    program = store / "train_ddp.py"
+    program.write_text(find_file("train_ddp.py"), encoding="utf-8")
+    program.chmod(0o644)
+    torchrun = [torch_python, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", program]
+    options = ["--save-every", "20", "--steps"]
+    first = cluster.as_user(*torchrun, *options, "60", cwd=store, timeout_s=120)
+    assert first.returncode == 0, first.stderr[-2000:]
+    names = sorted(path.name for path in (store / "checkpoints").iterdir())
+    assert names == ["step-000020.pt", "step-000040.pt", "step-000060.pt"]
+    env = {"SLURMTRAIN_RESUME_FROM": str(store / "checkpoints" / names[1])}
+    second = cluster.as_user(*torchrun, *options, "60", cwd=store, env=env, timeout_s=120)
+    assert second.returncode == 0, second.stderr[-2000:]
+    expected = [line for line in first.stdout.splitlines() if line.startswith(("step 50/", "step 60/"))]
+    assert len(expected) == 2
+    assert second.stdout.splitlines() == expected, "a resumed training prints the same losses"
 
 
 def _ranks(run: Ddp) -> dict[int, Any]:

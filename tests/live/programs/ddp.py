@@ -108,8 +108,11 @@ class Training:
                 if self.step >= self.args.steps:
                     break
         self.save()
+        dist.barrier()
         if self.rank == 0:
             print(f"training finished after {self.step} steps", flush=True)
+            if done := os.environ.get("SLURMTRAIN_DONE_FILE"):
+                Path(done).touch()  # gloo's threads sometimes abort the interpreter while it shuts down
         return 0
 
     def learn(self, points: torch.Tensor, labels: torch.Tensor, epoch: int) -> bool:
