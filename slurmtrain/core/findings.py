@@ -16,7 +16,8 @@ class Finding:
     `kind` is the rule's: ``cause`` (may be the first cause), ``victim`` (a consequence of something else, or alone),
     ``launcher`` (a summary without a cause), ``start`` and ``end`` of a launch, ``stop`` (Slurm or a person ended it),
     ``notice``. `progress` and `rank_progress` are the number of lines that showed progress before it, overall and of
-    the same rank, `after_own` the lines of progress that the same rank printed after it. `time` is in seconds on a scale that is only good for comparing lines of one run.
+    the same rank, `after_own` the lines of progress that the same rank printed after it. `time` is in
+    seconds on a scale that is only good for comparing lines of one run.
     """
 
     rule: str
@@ -50,8 +51,8 @@ class Findings:
 
     `lines` counts the lines read, `progress` the lines that showed progress after a finding (enough of
     them to tell a survived error from a fatal one, not all). `segments` are the lines where a launch began by our
-    own mark. `tail` holds the last lines, numbered. `end_time` is the time of the last output line and `stop_time` that of
-    Slurm's cancel line. `nan_run` counts the loss values at the end that are not finite.
+    own mark. `tail` holds the last lines, numbered. `end_time` is the time of the last output line and `stop_time` that
+    of Slurm's cancel line. `nan_run` counts the loss values at the end that are not finite.
     """
 
     name: str

@@ -32,8 +32,8 @@ class Rule:
 
     One of `patterns` is searched in one line without its prefix (rank label, time stamp, colour); with `exceptions` the
     line must raise one of these Python exception names and the patterns are searched in its message. `near` must be
-    found in the lines just before (the same rank's, if the rank is known), `then` in those just after; `unless` must not
-    be found in the line itself. A `fallback` counts only on lines that no other rule knows.
+    found in the lines just before (the same rank's, if the rank is known), `then` in those just after; `unless` must
+    not be found in the line itself. A `fallback` counts only on lines that no other rule knows.
     `literals` holds, for each pattern, lower-case strings of which every matching line has at least one: the quick
     filter.
 

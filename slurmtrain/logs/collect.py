@@ -14,7 +14,7 @@ from slurmtrain.logs.progress import HINTS, is_finished, is_progress, loss_of
 MAX_KEYS = 20_000
 MAX_EPISODES = 6
 MAX_WATCHED = 5_000
-MAX_CONTEXTS = 4_000
+MAX_CONTEXTS = 1_000
 NEW_EPISODE = 3
 CONTEXT = 6144
 AHEAD = 1536
@@ -24,8 +24,8 @@ OWN_TAIL = 3
 Stream = tuple[int | None, int | None, int | None]
 
 _SOURCE = re.compile(
-    r"\s*(?:❱ ?)?\d* ?│|\+{1,3} |\s{4,}(?:raise|return|assert|except|if|elif|else|for|while|with|print|logger|logging|log"
-    r"|self|def|from|import|try|warnings|yield|await|async|msg|message|f?\"|f?'|#|[a-z_][\w.\[\]]* ?(?:[-+*/|]?= |\())"
+    r"\s*(?:❱ ?)?\d* ?│|\+{1,3} |\s{4,}(?:raise|return|assert|except|if|elif|else|for|while|with|print|logger|logging"
+    r"|log|self|def|from|import|try|warnings|yield|await|async|msg|message|f?\"|f?'|#|[a-z_][\w.\[\]]* ?(?:[-+*/|]?= |\())"
 )
 _RAISED = re.compile(r"(?:[A-Za-z_]\w*\.){0,12}\w*(?:Error|Exception): ")
 _TRACEBACK = "Traceback (most recent call last)"
@@ -78,9 +78,8 @@ class Collector:
             result.max_rank = max(result.max_rank, line.rank)
         if line.label is not None:
             result.max_label = max(result.max_label, line.label)
-        if line.rank is not None:
-            if line.label is not None and line.label != line.rank:
-                self._label_differs = True
+        if line.rank is not None and line.label is not None and line.label != line.rank:
+            self._label_differs = True
         if line.local_rank is not None:
             result.max_local_rank = max(result.max_local_rank, line.local_rank)
         if line.node is not None and len(result.hosts) < MAX_KEYS:
@@ -146,6 +145,8 @@ class Collector:
             self._repeat(episodes[-1], line, number, progress)
             return True
         weight, handled = rule.weight, False
+        if (rule.near or rule.then) and self._contexts >= MAX_CONTEXTS:
+            return False
         if entry.needs_context and self._contexts < MAX_CONTEXTS:
             self._contexts += 1
             before = self._context(buffer[max(0, start - CONTEXT) : start], line.stream, before=True)

@@ -116,17 +116,35 @@ class Matcher:
         self.rules = rules
         self.entries = list(_entries(rules))
         self.unfiltered = [entry for entry in self.entries if not entry.literals]
-        self._table = [(literal, entry) for entry in self.entries for literal in entry.literals]
-        words = sorted({literal[:FILTER_LENGTH] for literal, _ in self._table})
-        self.words = words
-        self.filter = re.compile(_trie(words).encode()) if words and not self.unfiltered else re.compile(rb"[^\r\n]")
+        table = [(literal, entry) for entry in self.entries for literal in entry.literals]
+        self.words = _prefix_free({literal[:FILTER_LENGTH] for literal, _ in table})
+        self._known: dict[str, list[tuple[str, CompiledRule]]] = {word: [] for word in self.words}
+        for literal, entry in table:
+            word = next(literal[:size] for size in range(1, len(literal) + 1) if literal[:size] in self._known)
+            self._known[word].append((literal, entry))
+        trie = _trie(self.words)
+        usable = bool(self.words) and not self.unfiltered
+        self.filter = re.compile(trie.encode()) if usable else re.compile(rb"[^\r\n]")
+        self._overlapping = re.compile(f"(?=({trie}))") if self.words else None
 
     def candidates(self, lowered: str) -> list[CompiledRule]:
         """The patterns one of whose literals is in the line (given in lower case), in order."""
-        found = {entry.order: entry for literal, entry in self._table if literal in lowered}
-        for entry in self.unfiltered:
-            found[entry.order] = entry
+        found = {entry.order: entry for entry in self.unfiltered}
+        if self._overlapping is not None:
+            for word in {hit.group(1) for hit in self._overlapping.finditer(lowered)}:
+                for literal, entry in self._known[word]:
+                    if len(literal) == len(word) or literal in lowered:
+                        found[entry.order] = entry
         return [found[order] for order in sorted(found)]
+
+
+def _prefix_free(words: Iterable[str]) -> list[str]:
+    """Without the words that begin with another one: that one finds them."""
+    kept: list[str] = []
+    for word in sorted(words):
+        if not kept or not word.startswith(kept[-1]):
+            kept.append(word)
+    return kept
 
 
 def _entries(rules: RuleSet) -> Iterator[CompiledRule]:

@@ -22,8 +22,8 @@ _BAD = re.compile(
     r"(?i)\b(?:[a-z]*error|exception|fatal|failed|failure|traceback|killed|abort(?:ed|ing)?|retry(?:ing)?)\b"
 )
 _FINISHED = re.compile(
-    r"(?i)\bdone training\b|\b(?:training|finetuning|fine-tuning|evaluation|run|job|experiment|pretraining)\b[^.:,]{0,60}?"
-    r"\b(?:is )?(?:complete[d]?|finished|done)\b(?! with (?:error|exit))|\bfinished training\b|'?train_runtime'?\W|"
+    r"(?i)\bdone training\b|\b(?:training|finetuning|fine-tuning|evaluation|run|job|experiment|pretraining)\b"
+    r"[^.:,]{0,60}?\b(?:is )?(?:complete[d]?|finished|done)\b(?! with (?:error|exit))|\bfinished training\b|'?train_runtime'?\W|"
     r"\bmax_steps=?\d* reached|\bsuccessfully (?:completed|finished)\b"
 )
 _LOSS = re.compile(

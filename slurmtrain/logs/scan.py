@@ -161,7 +161,9 @@ class _Range(io.BytesIO):
 
 
 def scan_file(path: Path | str, rules: RuleSet, *, offset: int = 0, end: int | None = None) -> Findings:
-    """Scan the bytes from `offset` to `end` of a file: one launch of an appended log. Lines are numbered as in the file.
+    """Scan the bytes from `offset` to `end` of a file: one launch of an appended log.
+
+    Lines are numbered as in the file.
 
     OSError when the file cannot be read.
     """

@@ -19,24 +19,22 @@ else:  # pragma: no cover - depends on the interpreter
         import sre_parse as _parse
 
 SHORTEST = 3
-MOST = 24
-_COMMON = frozenset(
-    (
-        "error",
-        "error:",
-        "failed",
-        "exception",
-        "errors",
-        "status",
-        "warning",
-        "not found",
-        " not ",
-        "invalid",
-        "expected",
-        "cuda",
-        "rank",
-    )
-)
+MOST = 90
+# Words that healthy logs are full of: a filter by one of them lets every line pass.
+_COMMON_WORDS = """loss grad norm size step steps rank iter epoch num_ host port link make run inf code exit time batch data info
+    train training model local file name node status cuda
+    rank world learning rate memory value type config loading total param parameter torch python version device gpu
+    grad_norm tensor process processes list file: load state batch size model parallel checkpoint token tokens stat less"""
+
+
+# Words that logs of failures are full of: a rarer one is better.
+_LIKELY_WORDS = """error errors failed failure fail timeout exception rror xception detected unknown found available connection
+    instance nccl collective terminate exit exitcode fatal corrupt truncated lost down requires expected invalid
+    warning not found"""
+
+
+_COMMON = frozenset(_COMMON_WORDS.split())
+_LIKELY = frozenset(_LIKELY_WORDS.split())
 
 
 def find_literals(pattern: str) -> tuple[str, ...]:
@@ -50,10 +48,20 @@ def _best(tree: Any) -> frozenset[str] | None:
     return max(options, key=_score, default=None)
 
 
+def strength(word: str) -> float:
+    """How rare a literal is in a healthy log, roughly: its length, unless it is an everyday word."""
+    plain = word if "  " in word else word.strip(" :'\"()[]=,.")
+    if plain in _COMMON:
+        return 1.0
+    if plain in _LIKELY:
+        return 2.8
+    if not any(letter.isalpha() for letter in plain):
+        return 2.1 if len(plain) > 2 else 0.5
+    return min(len(plain), 14) * (1.0 if len(plain) > 3 else 0.7)
+
+
 def _score(words: frozenset[str]) -> float:
-    shortest = min(len(word) for word in words)
-    common = sum(1 for word in words if word.strip() in _COMMON or not any(letter.isalpha() for letter in word))
-    return min(shortest, 14) - 5 * common - 0.5 * len(words)
+    return min(strength(word) for word in words) - 0.1 * len(words)
 
 
 def _options(tree: Any) -> list[frozenset[str]]:

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slurmtrain.core.rules import Rule
+from slurmtrain.plugins.literals import strength
 from slurmtrain.plugins.rulepacks import Pack
 
+WEAK = 2.0
 SLOW_S = 0.05
 TEXTS = (
     "a" * 4000,
@@ -19,6 +21,8 @@ TEXTS = (
     "x.y" * 1300,
     '/"' * 2000,
     "Error Exception failed: " * 160 + "!",
+    '\n    File "x.py", line 3, in load_checkpoint\n        y = z' * 80,
+    "\n" * 2000 + "    x: " * 300,
 )
 
 
@@ -63,9 +67,14 @@ def _examples_missing(pack: Pack, rule: Rule, shown: set[tuple[str, bool]]) -> l
 
 def _weak_filter(pack: Pack, rule: Rule) -> list[Problem]:
     return [
-        Problem(pack.name, rule.id, "filter", f"no literal is certain in {pattern[:80]!r}: every line would be tried")
+        Problem(
+            pack.name,
+            rule.id,
+            "filter",
+            f"no rare literal is certain in {pattern[:80]!r}: too many lines would be tried",
+        )
         for pattern, words in zip(rule.patterns or (rule.exceptions or "",), rule.literals, strict=False)
-        if not words
+        if not words or min(strength(word) for word in words) < WEAK
     ]
 
 

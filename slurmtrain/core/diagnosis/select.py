@@ -1,4 +1,4 @@
-"""Which of all findings is the first cause: the last launch, what was survived, what is a consequence, what came first."""
+"""Which finding is the first cause: of the last launch, not survived, no consequence, the earliest."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _adjust(items: list[Finding], evidence: Evidence) -> list[Finding]:
 
 
 def _without_wrappers(items: list[Finding]) -> list[Finding]:
-    """Drop an unspecific exception when the same stream says more within the next lines: a chain or a longer message."""
+    """Drop an unspecific exception where the same stream says more in the next lines: a chain, a longer message."""
     specific = [item for item in items if item.weight >= WRAPPED and not _is_fallback(item)]
     return [
         item

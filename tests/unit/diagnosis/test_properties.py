@@ -48,9 +48,7 @@ def read(case: Case) -> str:
 
 def prefixed(text: str, style: str) -> str:
     """Every line of the program with a prefix; what Slurm itself prints has none."""
-    return "\n".join(
-        line if LAUNCHER.match(line) or not line else style.format(line=line) for line in text.split("\n")
-    )
+    return "\n".join(line if LAUNCHER.match(line) or not line else style.format(line=line) for line in text.split("\n"))
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
