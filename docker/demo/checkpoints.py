@@ -25,8 +25,9 @@ def save(folder: Path, step: int, arrays: Arrays, facts: dict[str, Any], keep: i
     final = folder / f"step-{step:06d}.npz"
     temporary = folder / f".{final.name}.{os.getpid()}.tmp"
     facts = {**facts, "step": step, "sha256": _digest(arrays)}
+    content: dict[str, Any] = {"facts": np.array(json.dumps(facts)), **{f"a_{name}": a for name, a in arrays.items()}}
     with temporary.open("wb") as stream:
-        np.savez(stream, facts=np.array(json.dumps(facts)), **{f"a_{name}": value for name, value in arrays.items()})
+        np.savez(stream, **content)
         stream.flush()
         os.fsync(stream.fileno())
     temporary.replace(final)

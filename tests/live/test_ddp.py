@@ -160,7 +160,7 @@ def test_the_program_of_the_docs_trains_and_resumes(cluster: Cluster, store: Pat
     program = store / "train_ddp.py"
     program.write_text(find_file("train_ddp.py"), encoding="utf-8")
     program.chmod(0o644)
-    torchrun = [torch_python, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", program]
+    torchrun = [str(torch_python), "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(program)]
     options = ["--save-every", "20", "--steps"]
     first = cluster.as_user(*torchrun, *options, "60", cwd=store, timeout_s=120)
     assert first.returncode == 0, first.stderr[-2000:]

@@ -108,16 +108,18 @@ def _install_packages(cluster: Cluster) -> None:
 
 def _final_states(cluster: Cluster, store: Path) -> dict[str, str]:
     """Slurm's last word on each run of the page, by the run's id."""
-    jobs = {
-        path.parents[1].name: int(path.stem.split("-")[1]) for path in (store / "runs").glob("runs/*/logs/train-*.log")
-    }
-    for job in jobs.values():
-        wait_until(lambda job=job: cluster.job(job) is None or not cluster.processes(job), 90, f"the end of job {job}")
+    logs = (store / "runs").glob("runs/*/logs/train-*.log")
+    jobs = {path.parents[1].name: int(path.stem.split("-")[1]) for path in logs}
+    return {run: _final_state(cluster, job) for run, job in jobs.items()}
+
+
+def _final_state(cluster: Cluster, job_id: int) -> str:
+    wait_until(lambda: cluster.job(job_id) is None or not cluster.processes(job_id), 90, f"the end of job {job_id}")
     if not cluster.has_accounting:
-        return {run: (row.state if (row := cluster.job(job)) else "COMPLETED") for run, job in jobs.items()}
-    for job in jobs.values():
-        wait_until(lambda job=job: set(cluster.states_of(job)[-1:]) & ENDS, 30, f"the last row of job {job}")
-    return {run: cluster.states_of(job)[-1] for run, job in jobs.items()}
+        row = cluster.job(job_id)
+        return row.state if row else "COMPLETED"
+    wait_until(lambda: set(cluster.states_of(job_id)[-1:]) & ENDS, 30, f"the last row of job {job_id}")
+    return cluster.states_of(job_id)[-1]
 
 
 def _give(cluster: Cluster, top: Path) -> None:

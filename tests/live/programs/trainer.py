@@ -86,14 +86,14 @@ class Fault:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._args = args
-        self._due = self._count_launch() and args.fail_rank in (RANK, -1) and args.fail_node in ("", NODE)
+        self._due: bool = self._count_launch() and args.fail_rank in (RANK, -1) and args.fail_node in ("", NODE)
 
     def _count_launch(self) -> bool:
         """Each rank counts for itself, in a file: the number of this launch must be within those that fail."""
         path = Path(f"launches-{RANK}.count")
         done = int(path.read_text()) if path.exists() else 0
         path.write_text(str(done + 1))
-        return self._args.fail_launches < 0 or done < self._args.fail_launches
+        return bool(self._args.fail_launches < 0 or done < self._args.fail_launches)
 
     def at_step(self, step: int) -> None:
         if self._due and step == self._args.fail_at:
