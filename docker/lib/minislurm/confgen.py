@@ -22,6 +22,7 @@ class Place:
 
     controller: str
     dbd_host: str
+    dbd_address: str
     storage_host: str
     bind_address: str
     db_client: str
@@ -137,7 +138,7 @@ def _accounting_lines(settings: Settings, place: Place) -> list[str]:
         return ["AccountingStorageType=accounting_storage/none"]
     return [
         "AccountingStorageType=accounting_storage/slurmdbd",
-        f"AccountingStorageHost={place.dbd_host}",
+        f"AccountingStorageHost={place.dbd_address}",
         f"AccountingStoragePort={place.slurmdbd_port}",
         f"AccountingStoragePass={place.munge_socket}",
         "AccountingStorageTRES=gres/gpu",

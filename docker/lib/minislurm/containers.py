@@ -97,6 +97,7 @@ def _place(settings: Settings) -> confgen.Place:
     return confgen.Place(
         controller="controller",
         dbd_host="slurmdbd",
+        dbd_address="slurmdbd",
         storage_host="database",
         bind_address="0.0.0.0",
         db_client="%",

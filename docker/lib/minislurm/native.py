@@ -142,7 +142,7 @@ def _start_database(settings: Settings) -> None:
             f"--defaults-file={layout.etc}/mariadb.cnf",
             f"--datadir={layout.database}",
         ]
-        argv += ["--user=mysql", "--skip-test-db", "--auth-root-authentication-method=socket"]
+        argv += ["--user=mysql", "--force", "--skip-test-db", "--auth-root-authentication-method=socket"]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
         if done.returncode != 0:
             raise MiniSlurmError(f"mariadb-install-db failed: {(done.stderr or done.stdout).strip()[-300:]}")

@@ -68,8 +68,9 @@ def write_config(settings: Settings) -> None:
         secret.write_text(secrets.token_hex(16), encoding="ascii")
     all_ports = settings.ports
     place = confgen.Place(
-        controller="localhost",
+        controller="localhost(127.0.0.1)",  # works without a hosts file, too
         dbd_host="localhost",
+        dbd_address="127.0.0.1",
         storage_host="127.0.0.1",
         bind_address="127.0.0.1",
         db_client="127.0.0.1",
