@@ -114,7 +114,7 @@ class AttemptRunner:
         if self._companions:
             self._companions.ask_to_stop()
         if stop.reason == "user":
-            self._record.stop_requested(f"the file {self._job.run.stop_file.name}")
+            self._record.stop_noticed(self._job.run)
         self._record.stop_sent(launch.number, stop.reason, stop.deadline)
 
     def _end(self, launch: LaunchProcess, grace_s: float) -> int:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from slurmtrain.agent.job import JobContext
+from slurmtrain.agent.record import Record
 from slurmtrain.core.decision import Action, Decision, RunState, decision_from_dict, decision_to_dict
-from slurmtrain.core.events import AttemptStarted, Decided, Event, StopRequested
+from slurmtrain.core.events import AttemptStarted, Decided, Event
 from slurmtrain.core.run import Run, fold
 from slurmtrain.ops.claim import claim_attempt
 from slurmtrain.ops.requeued import judge_requeued_attempt
@@ -133,9 +134,8 @@ def _keeps_out(record: dict[str, Any], run: Run) -> str | None:
 def _stop_before_launch(job: JobContext, attempt: AttemptDir, journal: JournalWriter) -> TurnedAway:
     decision = Decision(Action.STOP, RunState.STOPPED, "user_cancelled", "a person asked the run to stop")
     if attempt.publish_decision({**decision_to_dict(decision), "decided_by": "gate", "at": time.time()}):
+        Record(journal, job.run.journal, attempt.number).stop_noticed(job.run)
         journal.append(
-            StopRequested(at=time.time(), who="gate", attempt=attempt.number, by=f"the file {job.run.stop_file.name}"),
-            Decided(at=time.time(), who="gate", attempt=attempt.number, decision=decision_to_dict(decision)),
-            sync=True,
+            Decided(at=time.time(), who="gate", attempt=attempt.number, decision=decision_to_dict(decision)), sync=True
         )
     return TurnedAway("a person asked the run to stop")

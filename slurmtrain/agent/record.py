@@ -15,6 +15,7 @@ from slurmtrain.core.run import Run, fold
 from slurmtrain.errors import StoreError
 from slurmtrain.store.checkpoints import Found
 from slurmtrain.store.journal import JournalWriter, read_journal
+from slurmtrain.store.rundir import RunDir
 
 _MAX_RANK_EXITS = 1024  # in one journal line; more say nothing new
 
@@ -42,8 +43,10 @@ class Record:
             )
         )
 
-    def stop_requested(self, by: str) -> None:
-        self._write(ev.StopRequested(**self._head(), by=by))
+    def stop_noticed(self, run: RunDir) -> None:
+        """A stop file that `slurmtrain stop` has not written down: a colleague may have touched it."""
+        if self.read_run().stop_requested is None:
+            self._write(ev.StopRequested(**self._head(), by=f"the file {run.stop_file.name}"))
 
     def stop_sent(self, launch: int, reason: str, deadline: float | None) -> None:
         self._write(ev.StopSent(**self._head(launch), reason=reason, deadline=deadline))

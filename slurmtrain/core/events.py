@@ -207,10 +207,25 @@ def event_from_dict(data: Mapping[str, Any]) -> Event:
         return UnknownEvent(at=float(data["at"]), who=str(data.get("who", "")), data=dict(data))
     names = {item.name for item in dataclasses.fields(kind)}
     values: dict[str, Any] = {key: _frozen(value) for key, value in data.items() if key in names}
-    event: Event = kind(**values)
-    if not isinstance(event.attempt, int) or not isinstance(event.launch, int):
-        raise TypeError("attempt and launch are whole numbers")
-    return event
+    for item in dataclasses.fields(kind):
+        if item.name in values and not isinstance(values[item.name], _TYPES[str(item.type)]):
+            raise TypeError(f"{item.name} of {kind.kind} is no {item.type}")
+    if not all(isinstance(row, Mapping) for row in values.get("rank_exits", ())):
+        raise TypeError("rank_exits holds mappings")
+    return kind(**values)
+
+
+_TYPES: Mapping[str, type | tuple[type, ...]] = {
+    "str": str,
+    "str | None": (str, type(None)),
+    "int": int,
+    "int | None": (int, type(None)),
+    "float": (int, float),
+    "float | None": (int, float, type(None)),
+    "bool": bool,
+    "Mapping[str, Any]": Mapping,
+    "tuple[Mapping[str, Any], ...]": tuple,
+}
 
 
 def _frozen(value: Any) -> Any:

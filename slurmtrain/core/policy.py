@@ -93,7 +93,7 @@ def _continue(run: Run, reason: str, retry: Retry) -> Decision:
 
 def _climb(run: Run, ending: Ending, retry: Retry) -> Decision:
     cause = CAUSES.get(ending.cause, CAUSES["unknown"])
-    ending = dataclasses.replace(ending, sentence=ending.sentence or cause.summary)
+    ending = dataclasses.replace(ending, sentence=(ending.sentence or cause.summary).rstrip(" ."))
     if cause.first_rung == "stop" or ending.action == "stop":
         return _stop(ending, f"{ending.sentence}: no retry can cure this")
     if cause.first_rung == "rollback" and not ending.resumed_from and cause.name == "checkpoint_corrupt":

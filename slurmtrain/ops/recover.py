@@ -148,7 +148,7 @@ def _look_after_ended(care: Care, execution: Execution) -> list[Event]:
     attempt = find_claimed(care.run, str(care.job_id), execution.restart_count)
     if attempt is not None and (decided := attempt.read_decision()) is not None:
         return _finish(care, attempt, execution, decided)
-    if care.observe_only:
+    if care.observe_only or (attempt is None and care.state.ended):
         return []
     written: list[Event] = []
     if attempt is None:

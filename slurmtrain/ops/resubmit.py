@@ -6,6 +6,7 @@ import time
 
 from slurmtrain.core.events import Submitted
 from slurmtrain.core.jobid import JobId
+from slurmtrain.core.nodeset import join_nodes
 from slurmtrain.errors import StoreError
 from slurmtrain.slurm.client import SlurmClient
 from slurmtrain.store.journal import JournalWriter
@@ -17,10 +18,13 @@ def resubmit(run: RunDir, slurm: SlurmClient, journal: JournalWriter, who: str, 
     """Hand the run's batch script to Slurm once more, as the next submission; the new job's id.
 
     ``submissions/<n>.pending`` is there before Slurm is asked, so that a lost reply is visible; the number is the
-    script's first argument, and the first job that claims it is the only one that trains.
+    script's first argument, and the first job that claims it is the only one that trains. So a number whose reply was
+    lost is used again: whichever job of it starts first, trains. ``exclude`` is joined with the user's own list, which
+    sbatch's option would replace.
     """
     number = _next_submission(run)
-    options = [f"--exclude={exclude}"] if exclude else []
+    own = run.read_plan().spec.resources.exclude or ""
+    options = [f"--exclude={join_nodes(own, exclude)}"] if exclude else []
     job_id = slurm.submit(run.batch_script, options=options, arguments=[str(number)])
     publish_once(run.submission(number), to_json({"job_id": str(job_id.base), "claimed_by": who, "at": time.time()}))
     attempt = max((a.number for a in run.read_attempts()), default=-1)
@@ -31,8 +35,9 @@ def resubmit(run: RunDir, slurm: SlurmClient, journal: JournalWriter, who: str, 
 
 
 def _next_submission(run: RunDir) -> int:
-    number = max(run.read_submissions(), default=-1) + 1
-    while run.submission(number).with_suffix(".pending").exists():
+    known = run.read_submissions()
+    number = 0
+    while number in known:
         number += 1
     try:
         run.submissions.mkdir(parents=True, exist_ok=True)
