@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-HEAVY = ("jinja2", "paramiko", "rich", "msgspec", "yaml", "watchdog", "pluggy", "subprocess", "json")
+HEAVY = ("jinja2", "paramiko", "rich", "msgspec", "yaml", "watchdog", "pluggy")
 
 
 def run(*args: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
