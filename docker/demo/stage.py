@@ -26,7 +26,9 @@ class DemoError(Exception):
 
 def tell(text: str) -> None:
     """A paragraph for the reader."""
-    print("\n" + textwrap.fill(" ".join(text.split()), WIDTH), flush=True)
+    print(
+        "\n" + textwrap.fill(" ".join(text.split()), WIDTH, break_on_hyphens=False, break_long_words=False), flush=True
+    )
 
 
 def title(text: str) -> None:

@@ -93,6 +93,16 @@ def test_the_job_file_is_accepted(page: Path, tmp_path: Path) -> None:
     assert "#SBATCH --requeue" in done.stdout
 
 
+def test_the_settings_file_is_accepted(tmp_path: Path) -> None:
+    settings = tmp_path / "home" / ".config" / "slurmtrain" / "config.toml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text(files_of(REPO / "docs" / "quickstart.md")["config.toml"], encoding="utf-8")
+    env = {"HOME": str(tmp_path / "home"), "XDG_CONFIG_HOME": "", "SLURMTRAIN_STORE": ""}
+    done = _run("slurmtrain render -- true", tmp_path, env)
+    assert done.returncode == 0, done.stderr
+    assert "RUN_DIR=/scratch/me/slurmtrain/runs/" in done.stdout
+
+
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "python"], ids=_name)
 def test_python_code_compiles(block: Block) -> None:
     compile(block.text, _name(block), "exec")
