@@ -54,13 +54,14 @@ class JobCommand(click.Command):
 
 
 def job_options(function: _F) -> _F:
-    """Add the job file, the options and ``--set``."""
-    for names, _path, text in reversed(_VALUES):
-        function = click.option(*names, _parameter(names), metavar="VALUE", help=text)(function)
-    function = click.option("--exclusive", is_flag=True, help="No other job on the nodes.")(function)
-    function = click.option("-n", "--ntasks", metavar="VALUE", help="Ranks in all; nodes times ranks on each.")(
-        function
-    )
+    """Add the job file, sbatch's options, ``--set``, and where runs and templates are."""
+    folder = click.Path(path_type=Path)
+    function = click.option(
+        "--path", "folders", multiple=True, type=folder, metavar="DIR", help="Templates and rules that come first."
+    )(function)
+    function = click.option(
+        "--store", metavar="DIR", help="Where runs are kept; a file system that compute nodes see, too."
+    )(function)
     function = click.option(
         "--set",
         "sets",
@@ -68,6 +69,12 @@ def job_options(function: _F) -> _F:
         metavar="KEY=VALUE",
         help="Any key of the job file, like --set retry.requeues=5.",
     )(function)
+    function = click.option("--exclusive", is_flag=True, help="No other job on the nodes.")(function)
+    function = click.option("-n", "--ntasks", metavar="VALUE", help="Ranks in all; nodes times ranks on each.")(
+        function
+    )
+    for names, _path, text in reversed(_VALUES):
+        function = click.option(*names, _parameter(names), metavar="VALUE", help=text)(function)
     return click.argument("job_file", required=False, type=click.Path(path_type=Path))(function)
 
 

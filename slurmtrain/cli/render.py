@@ -25,15 +25,6 @@ Examples:
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="DIR", help="Write a whole run directory there instead."
 )
-@click.option("--store", metavar="DIR", help="Where runs are kept.")
-@click.option(
-    "--path",
-    "folders",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Templates and rules that come first.",
-)
 @click.pass_context
 def command(
     ctx: click.Context,

@@ -23,15 +23,6 @@ Examples:
 @job_options
 @click.option("--dry-run", is_flag=True, help="Check everything, ask Slurm too, submit nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print run_id, job_id and run_dir as JSON.")
-@click.option("--store", metavar="DIR", help="Where runs are kept; a file system that compute nodes see, too.")
-@click.option(
-    "--path",
-    "folders",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Templates and rules that come first.",
-)
 @click.pass_context
 def command(
     ctx: click.Context,
