@@ -11,7 +11,7 @@ from pathlib import Path
 from slurmtrain.core.spec import Checkpoint
 from slurmtrain.errors import StoreError
 
-_NUMBER = re.compile(r"[0-9]{1,18}")
+_NUMBER = re.compile(r"[0-9]+")
 _UNFINISHED = (".tmp", ".part", ".partial", ".incomplete")
 SET_ASIDE = ".set-aside-"
 

@@ -18,7 +18,7 @@ from runs import LiveRun, submit
 RUNS = 100
 AT_ONCE = 8
 SETTLE_S = 12.0
-CRASHES = 'sleep 0.4; : >"$SLURMTRAIN_CHECKPOINT_DIR/step-$(date +%s%N)"; kill -SEGV $$'
+CRASHES = 'sleep 0.4; : >"$SLURMTRAIN_CHECKPOINT_DIR/step-$(date +%s%3N)"; kill -SEGV $$'
 RETRY = {"in_place": 2, "requeues": 100, "attempts": 100, "delay_s": 0}
 
 
@@ -55,8 +55,9 @@ def test_scancel_at_100_random_moments_stays_cancelled(cluster: Cluster, store: 
 
 
 def _is_alive(cluster: Cluster, run: LiveRun) -> bool:
+    """Whether Slurm has the job in any state but CANCELLED; once it is purged the last row of accounting tells."""
     job = cluster.job(run.job_id)
-    if job is not None and job.state != "CANCELLED":
-        return True
+    if job is not None:
+        return job.state != "CANCELLED"
     last = cluster.states_of(run.job_id)[-1].split()[0]
     return last not in {"CANCELLED", "REQUEUED"}  # cancelled while a requeue completed: the REQUEUED row is the last
