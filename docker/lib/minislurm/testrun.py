@@ -136,13 +136,12 @@ class TestRun:
             up = self.command(SCRIPT, "up", *quick, *options, "--nodes", str(NODES), "--lanes", str(LANES))
             if not up:
                 return False
-            shared = directory("testslow") / "venv"
-            shared.parent.mkdir(exist_ok=True)
-            if not shared.exists():
-                shared.symlink_to(directory("test") / "venv")
             if not self.command(SCRIPT, "up", *slow, *options, "--timers", "default", "--no-venv"):
                 return False
-            return self._both(tools)
+            shared = directory("testslow") / "venv"
+            if not shared.exists():
+                shared.symlink_to(directory("test") / "venv")
+            return self.command(SCRIPT, "env", *slow) and self._both(tools)
         finally:
             self.command(SCRIPT, "down", *quick)
             self.command(SCRIPT, "down", *slow)
