@@ -18,6 +18,7 @@ FAST = {"delay_s": 1}
 NO_RETRIES = {"requeues": 0, "in_place": 0}
 
 
+@pytest.mark.docker_too
 def test_a_training_that_ends_well_is_completed(cluster: Cluster, store: Path) -> None:
     run = submit(cluster, store, trainer(store, "--steps", "12", "--pace", "0.05"), nodes=2, ranks=2)
     run.wait_state("Completed")
@@ -27,6 +28,7 @@ def test_a_training_that_ends_well_is_completed(cluster: Cluster, store: Path) -
     assert run.starts() == ["0.0"]
 
 
+@pytest.mark.docker_too
 def test_fail_restart_in_place_complete(cluster: Cluster, store: Path) -> None:
     """One job, one execution, two launches; the second goes on from the checkpoint."""
     command = trainer(
@@ -69,6 +71,36 @@ def test_fail_requeue_to_another_node_within_seconds_complete(cluster: Cluster, 
     assert again - fault < 30, "Slurm's own requeue delay would be longer with its default timers"
 
 
+@pytest.mark.default_timers
+def test_with_slurms_own_timers_a_requeue_takes_seconds_all_the_same(cluster: Cluster, store: Path) -> None:
+    """Slurm lets a requeued job wait 121 s; this one is back before half a minute is over."""
+    faults = ["--fail", "signal:SEGV", "--fail-launches", "1", "--fail-at", "10"]
+    command = trainer(store, "--steps", "30", *faults)
+    run = submit(cluster, store, command, nodes=2, retry={"in_place": 0, "delay_s": 0})
+    run.wait_state("Completed", timeout_s=150)
+    run.wait_slurm("COMPLETED")
+    assert cluster.states_of(run.job_id) == ["REQUEUED", "COMPLETED"]
+    assert run.starts() == ["0.0", "1.0"]
+    assert_whole(run.checkpoints, 30)
+    fault = run.records("fault")[-1]["at"]
+    again = run.records("start")[-1]["at"]
+    print(f"from the crash to the first line of the next attempt: {again - fault:.1f} s")
+    assert again - fault < 40
+
+
+@pytest.mark.default_timers
+def test_with_slurms_own_timers_the_deaf_are_ended_before_slurm_does(cluster: Cluster, store: Path) -> None:
+    """KillWait is 30 s here: a program that ignores everything must be gone before, or the job is TIMEOUT."""
+    command = trainer(store, "--steps", "900", "--pace", "0.1", "--checkpoint-every", "5", "--on-stop", "ignore")
+    run = submit(cluster, store, command, nodes=1, time_limit="1", stop={"warning_s": 20}, retry=NO_RETRIES)
+    run.wait_state("Completed", timeout_s=280)
+    run.wait_slurm("COMPLETED")
+    states = cluster.states_of(run.job_id)
+    assert set(states[:-1]) == {"REQUEUED"}, states
+    assert_whole(run.checkpoints, 900)
+
+
+@pytest.mark.docker_too
 def test_a_permanent_error_is_launched_once_and_frees_the_nodes(cluster: Cluster, store: Path) -> None:
     command = trainer(store, "--steps", "40", "--fail", "import_error", "--fail-launches", "-1", "--fail-at", "3")
     run = submit(cluster, store, command, retry=FAST)
@@ -155,6 +187,7 @@ def test_a_node_killed_in_mid_run_and_the_run_finished_elsewhere(cluster: Cluste
     assert run.decisions()[0]["budget"] == "infrastructure"
 
 
+@pytest.mark.docker_too
 def test_a_cancelled_run_stays_cancelled(cluster: Cluster, store: Path) -> None:
     command = trainer(store, "--steps", "400", "--pace", "0.1")
     run = submit(cluster, store, command)
