@@ -15,8 +15,12 @@ from slurmtrain.core.rules import RuleSet
 from slurmtrain.core.run import Run
 from slurmtrain.core.spec import Spec
 from slurmtrain.errors import StoreError
+from slurmtrain.logs.deadline import DeadlineError, deadline
 from slurmtrain.logs.scan import scan_file
 from slurmtrain.store.rundir import RunDir
+
+SCAN_TIME_S = 60.0
+TAIL_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +41,31 @@ def load_frozen_rules(run: RunDir) -> RuleSet:
 
 
 def diagnose_log(run: RunDir, facts: Facts, log: LogRange | None) -> Diagnosis:
-    """What happened, from the facts and one launch's output. A log or rules that cannot be read leave the facts."""
-    findings: list[Findings] = []
-    if log is not None:
+    """What happened, from the facts and one launch's output. A log or rules that cannot be read leave the facts.
+
+    Bounded in time: where the whole output takes too long its end is read alone.
+    """
+    return diagnose(facts, [] if log is None else _scan(run, log))
+
+
+def _scan(run: RunDir, log: LogRange) -> list[Findings]:
+    for part in (log, _tail_of(log)):
         try:
-            findings.append(scan_file(log.path, load_frozen_rules(run), offset=log.start, end=log.end))
+            with deadline(SCAN_TIME_S):
+                return [scan_file(part.path, load_frozen_rules(run), offset=part.start, end=part.end)]
+        except DeadlineError:
+            continue
         except (OSError, StoreError):
-            findings = []
-    return diagnose(facts, findings)
+            return []
+    return []
+
+
+def _tail_of(log: LogRange) -> LogRange:
+    try:
+        end = log.end if log.end is not None else log.path.stat().st_size
+    except OSError:
+        return log
+    return LogRange(log.path, max(log.start, end - TAIL_BYTES), end)
 
 
 def decide_ending(
