@@ -17,6 +17,9 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
+from torch_env import torch_python
+
+__all__ = ["torch_python"]
 
 MARKERS = (
     "whole_cluster: stops slurmctld, slurmdbd or another daemon that all tests share; runs alone",

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,8 +16,6 @@ from programs.place import place_programs
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit" / "docs"))
 from blocks import find_file
 
-# Another build of the same release may be named here ("none" leaves these tests out, and says so).
-TORCH = os.environ.get("SLURMTRAIN_TEST_TORCH", "torch==2.13.0")
 STEPS, STEPS_PER_EPOCH, CHECKPOINT_EVERY, KILL_AT = 100, 30, 7, 38
 TOLERANCE = 1e-6
 pytestmark = [pytest.mark.timeout(900), pytest.mark.nodes(2), pytest.mark.native_only]
@@ -31,35 +27,6 @@ assert a["model"].keys() == b["model"].keys()
 worst = max(float((a["model"][k] - b["model"][k]).abs().max()) for k in a["model"])
 print(json.dumps({"steps": [a["step"], b["step"]], "starts": a["starts"], "worst": worst}))
 """
-
-
-@pytest.fixture(scope="session")
-def torch_python(cluster_session: Cluster) -> Path:
-    """A Python with PyTorch that the researcher can run, installed once beside the cluster."""
-    if TORCH == "none":
-        pytest.skip("SLURMTRAIN_TEST_TORCH=none: the DDP acceptance test was NOT run")
-    venv = Path(cluster_session.facts["dir"]) / "venv-torch"
-    with (venv.parent / ".venv-torch.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        stamp = venv / ".installed"
-        if not stamp.exists() or stamp.read_text(encoding="utf-8") != TORCH:
-            _install(venv)
-            stamp.write_text(TORCH, encoding="utf-8")
-    return venv / "bin" / "python"
-
-
-def _install(venv: Path) -> None:
-    for argv in (
-        ["/usr/bin/python3", "-m", "venv", "--clear", str(venv)],
-        [str(venv / "bin" / "pip"), "install", "--quiet", TORCH, "numpy"],
-    ):
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=1500, umask=0o022, check=False)
-        if done.returncode != 0:
-            pytest.fail(
-                f"{TORCH} could not be installed, so the DDP acceptance test cannot run: "
-                f"{(done.stderr or done.stdout).strip()[-600:]}\n"
-                "Name another build in SLURMTRAIN_TEST_TORCH, or set it to none to leave this test out."
-            )
 
 
 class Ddp:

@@ -137,19 +137,39 @@ def test_preemption_is_continued_without_a_budget(cluster: Cluster, store: Path,
         assert run.records("left"), "the training was asked to save"
 
 
-_CUT = {
-    "plain": ("srun", lambda c: c),
-    "bash": ("srun", lambda c: ["bash", "-c", f"{' '.join(c)}; code=$?; echo wrapper ends; exit $code"]),
-    "deaf": ("srun", lambda c: [*c, "--on-stop", "ignore"]),
-}
+_SHAPES = ("plain", "bash", "deaf", "torchrun")
 
 
-@pytest.mark.parametrize("shape", sorted(_CUT))
-def test_the_time_limit_is_continued(cluster: Cluster, store: Path, shape: str) -> None:
-    launcher, wrap = _CUT[shape]
-    command = wrap(trainer(store, "--steps", "700", "--pace", "0.1", "--checkpoint-every", "5"))
-    stop = {"warning_s": 20}
-    run = submit(cluster, store, command, launcher=launcher, time_limit="1", stop=stop, retry=NO_RETRIES)
+def _shaped(shape: str, command: list[str]) -> list[str]:
+    if shape == "bash":
+        return ["bash", "-c", f"{' '.join(command)}; code=$?; echo wrapper ends; exit $code"]
+    if shape == "deaf":
+        return [*command, "--on-stop", "ignore"]
+    return command
+
+
+@pytest.mark.parametrize("shape", _SHAPES)
+def test_the_time_limit_is_continued(cluster: Cluster, store: Path, shape: str, request: pytest.FixtureRequest) -> None:
+    launcher = "srun"
+    environment: dict[str, list[str]] = {}
+    if shape == "torchrun":
+        launcher = "torchrun"
+        torch: Path = request.getfixturevalue("torch_python")
+        environment = {"setup": [f"export PATH={torch.parent}:$PATH"]}
+    command = _shaped(shape, trainer(store, "--steps", "700", "--pace", "0.1", "--checkpoint-every", "5"))
+    if shape == "torchrun":
+        command = command[1:]  # torchrun brings the interpreter
+    run = submit(
+        cluster,
+        store,
+        command,
+        launcher=launcher,
+        time_limit="1",
+        stop={"warning_s": 20},
+        retry=NO_RETRIES,
+        environment=environment,
+        resources={"memory": "2G"},
+    )
     run.wait_state("Completed", timeout_s=280)
     run.wait_slurm("COMPLETED")
     states = cluster.states_of(run.job_id)
