@@ -28,7 +28,11 @@ from slurmtrain.testing.memory_model import (
 )
 from slurmtrain.testing.memory_records import ACTIVE, is_over
 
+# From which version on, in the source or seen in traces:
 _GRACE_EXIT_IS_PREEMPTED = (24, 5)  # before, a job that leaves within its grace time just COMPLETED or FAILED
+_NODE_FAIL_HAS_EXIT_CODE = (24, 11)  # 1; squeue shows that number as a wait status: signal 1
+_REVIVED_JOB_KEEPS_ITS_ROW = (25, 11)  # before, requeueing an ended job turned its row into REQUEUED
+_NEVER_STARTED_HAS_NO_START = (25, 11)  # before, sacct gave a job that was cancelled while it waited a start
 
 
 class Controller:
@@ -185,7 +189,8 @@ class Controller:
     def _close_row(self, job: MemoryJob, state: str) -> None:
         if job.row:
             job.row.state, job.row.end_time = state, self.clock()
-            job.row.start_time = job.row.start_time or self.clock()  # sacct gives a job that never ran a start too
+            if job.row.start_time is None and self.config.version < _NEVER_STARTED_HAS_NO_START:
+                job.row.start_time = self.clock()
             job.row.exit_code, job.row.signal = job.exit_code, job.signal
 
     def finish_cleanup(self, job: MemoryJob) -> None:
@@ -221,7 +226,8 @@ class Controller:
         if was_active:
             self._terminate(job)
         job.base = BaseState.PENDING
-        self._close_row(job, row_state)
+        if was_active or self.config.version < _REVIVED_JOB_KEEPS_ITS_ROW:
+            self._close_row(job, row_state)
         job.restart_count += 1
         if was_active:
             self._begin_cleanup(job)
@@ -253,13 +259,15 @@ class Controller:
         """One of its nodes is down."""
         if not job.running:
             return
+        row, code = job.row, int(self.config.version >= _NODE_FAIL_HAS_EXIT_CODE)
         if job.requeue:
             self.requeue(job, only_running=True, row_state="NODE_FAIL")
         else:
-            job.exit_code = 1 if self.config.version >= (24, 11) else 0
             job.reason = "NodeDown"
             self.kill(job, BaseState.NODE_FAIL)
-            job.kill_signal = 0  # nobody was there to say how the script ended
+            job.kill_signal = job.signal = code
+        if row:
+            row.exit_code = code
 
     # -- time passing ------------------------------------------------------------------------------------------------
 

@@ -160,13 +160,14 @@ def test_a_lost_node_and_its_replacement(slurm: MemorySlurm, script: Path) -> No
 
 
 def test_without_requeue_a_lost_node_is_the_end(script: Path) -> None:
-    for version, code in (((22, 5), 0), ((24, 11), 1)):
+    for version, code in (((22, 5), 0), ((24, 11), 1)):  # squeue takes the new exit code 1 for a signal
         slurm = MemorySlurm(config=MemoryConfig(version=version))
         job_id = started(slurm, script, "--no-requeue")
         slurm.fail_node("n1")
         slurm.advance(3)
         job = slurm.observe([job_id]).jobs[job_id]
-        assert (job.state.base, job.exit_code) == (BaseState.NODE_FAIL, code)
+        assert (job.state.base, job.exit_code, job.signal) == (BaseState.NODE_FAIL, 0, code or None)
+        assert slurm.history([job_id])[0].exit_code == code
 
 
 def test_excluding_a_node_that_is_asked_for_waits_for_ever(slurm: MemorySlurm, script: Path) -> None:

@@ -57,8 +57,9 @@ def test_memory_replays(path: Path, tmp_path: Path) -> None:
     assert executions(double["rows"]) == executions(real["rows"])
 
 
-def test_every_scenario_was_recorded() -> None:
-    assert {path.stem for path in DATA.glob("22.05/traces/*.json")} == set(SCENARIOS)
+@pytest.mark.parametrize("version", ["22.05", "25.11"])
+def test_every_scenario_was_recorded(version: str) -> None:
+    assert {path.stem for path in DATA.glob(f"{version}/traces/*.json")} == set(SCENARIOS)
 
 
 def test_a_difference_is_found() -> None:
