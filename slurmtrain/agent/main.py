@@ -33,6 +33,7 @@ def _attempt(run_dir: Path) -> int:
 
     env = dict(os.environ)
     handshake = env.pop("SLURMTRAIN_HANDSHAKE", "")
+    takes_over = env.pop("SLURMTRAIN_AGENT_START", "1") != "1"
     try:
         job = read_job_context(run_dir, env)
     except SlurmtrainError as exc:
@@ -40,7 +41,7 @@ def _attempt(run_dir: Path) -> int:
         return 1
     _shake(handshake, "started")
     try:
-        code = run_attempt(job, CliSlurmClient(LocalHost()), env)
+        code = run_attempt(job, CliSlurmClient(LocalHost()), env, takes_over=takes_over)
     except Exception:  # noqa: BLE001 - the batch script starts us again; the log keeps what went wrong
         traceback.print_exc()
         return 70

@@ -322,7 +322,7 @@ def test_the_agents_environment_is_the_jobs(job: Job) -> None:
     env = json.loads((job.folder / "env.json").read_text())
     assert {name: env[name] for name in names} == {name: f"mine {name}" for name in names}
     added = set(env) - set(job.env) - {"PWD", "OLDPWD", "SHLVL", "_", "LC_CTYPE"}
-    assert added == {"SLURMTRAIN_SUBMISSION", "SLURMTRAIN_HANDSHAKE"}
+    assert added == {"SLURMTRAIN_SUBMISSION", "SLURMTRAIN_HANDSHAKE", "SLURMTRAIN_AGENT_START"}
 
 
 def test_the_agent_is_a_child_of_the_batch_script_itself(job: Job) -> None:
