@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import UnionType
 from typing import Any, Literal, TypeVar, get_type_hints
 
 Launcher = Literal["srun", "torchrun"]
@@ -98,7 +99,10 @@ def spec_to_dict(spec: Spec) -> dict[str, Any]:
 
 
 def spec_from_dict(data: Mapping[str, Any]) -> Spec:
-    """Inverse of ``spec_to_dict``; keys of later versions are passed over (an old agent may read a new plan)."""
+    """Inverse of ``spec_to_dict``; keys of later versions are passed over (an old agent may read a new plan).
+
+    Raises ``TypeError`` for what is no spec.
+    """
     return _build(Spec, data)
 
 
@@ -109,10 +113,14 @@ def _build(kind: type[_T], data: Mapping[str, Any]) -> _T:
         if item.name not in data:
             continue
         value, hint = data[item.name], hints[item.name]
-        if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
+        if dataclasses.is_dataclass(hint):
+            if not isinstance(value, Mapping):
+                raise TypeError(f"{item.name} is no mapping")
             value = _build(hint, value)  # type: ignore[arg-type]
         elif isinstance(value, list):
             value = tuple(value)
+        elif isinstance(hint, (type, UnionType)) and not isinstance(value, hint):
+            raise TypeError(f"{item.name} is no {getattr(hint, '__name__', hint)}")
         values[item.name] = value
     return kind(**values)
 

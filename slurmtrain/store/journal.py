@@ -54,7 +54,8 @@ class JournalWriter:
 
     def catch_up(self) -> None:
         """Number what comes next behind everything that others have written by now."""
-        highest = max((sequence for sequence, _, _ in _read_lines(self._directory)), default=0)
+        lines = _read_lines(self._directory, skip_unreadable=True)
+        highest = max((sequence for sequence, _, _ in lines), default=0)
         self._sequence = max(highest, self._sequence or 0)
 
     def _line(self, event: Event) -> bytes:
@@ -69,21 +70,31 @@ def _write_all(descriptor: int, data: bytes) -> None:
         written += os.write(descriptor, data[written:])
 
 
-def read_journal(directory: Path) -> list[Event]:
-    """All events of a run in order: by attempt, then by sequence number. An absent journal is an empty one."""
-    lines = sorted(_read_lines(directory), key=lambda line: (line[2].attempt, line[0], line[1]))
-    return [event for _, _, event in lines]
+def read_journal(directory: Path, *, skip_unreadable: bool = False) -> list[Event]:
+    """All events of a run in order: by attempt, then by sequence number. An absent journal is an empty one.
+
+    Raises ``StoreError`` for what cannot be read, or passes it over.
+    """
+    lines = _read_lines(directory, skip_unreadable=skip_unreadable)
+    ordered = sorted(lines, key=lambda line: (line[2].attempt, line[0], line[1]))
+    return [event for _, _, event in ordered]
 
 
-def _read_lines(directory: Path) -> Iterator[tuple[int, str, Event]]:
+def _read_lines(directory: Path, *, skip_unreadable: bool) -> Iterator[tuple[int, str, Event]]:
     try:
         paths = sorted(p for p in directory.iterdir() if p.suffix == ".jsonl")
     except FileNotFoundError:
         return
     except OSError as exc:
+        if skip_unreadable:
+            return
         raise StoreError(f"cannot read the journal in {directory}: {exc.strerror or exc}") from exc
     for path in paths:
-        yield from _read_file(path)
+        try:
+            yield from _read_file(path)
+        except StoreError:
+            if not skip_unreadable:
+                raise
 
 
 def _read_file(path: Path) -> Iterator[tuple[int, str, Event]]:

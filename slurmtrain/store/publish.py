@@ -85,6 +85,14 @@ def read_published(path: Path) -> bytes | None:
     return None
 
 
+def exists(path: Path) -> bool:
+    """Whether something lies there; a server that does not answer or a stale handle counts as no. Never raises."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """A published JSON object, or None where there is none (or where it is not one: a torn or foreign file)."""
     data = read_published(path)

@@ -9,7 +9,7 @@ from typing import Any
 
 from slurmtrain.core.spec import Spec, spec_from_dict
 from slurmtrain.errors import NotFoundError, StoreError
-from slurmtrain.store.publish import publish_once, read_json, to_json
+from slurmtrain.store.publish import exists, publish_once, read_json, to_json
 
 RUN_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 _ATTEMPT = re.compile(r"[0-9]{3,6}", re.ASCII)
@@ -75,6 +75,14 @@ class RunDir:
         """Exists when a person asked the run to stop; a colleague may ``touch`` it."""
         return self.path / "stop"
 
+    def is_done(self) -> bool:
+        """Whether the run has finished; never raises."""
+        return exists(self.done_file)
+
+    def is_stop_requested(self) -> bool:
+        """Whether a person asked the run to stop; never raises."""
+        return exists(self.stop_file)
+
     def attempt(self, number: int) -> AttemptDir:
         return AttemptDir(self.attempts / f"{number:03d}", number)
 
@@ -101,18 +109,22 @@ class RunDir:
         while True:
             record = read_json(self.submission(number))
             if record is None:
-                if not self.submission(number).with_suffix(".pending").exists():
+                if not exists(self.submission(number).with_suffix(".pending")):
                     return found
             else:
                 found[number] = str(record.get("job_id", ""))
             number += 1
 
     def read_plan(self) -> Plan:
-        """The frozen plan of the run. Raises ``NotFoundError`` where the directory is no run."""
+        """The frozen plan of the run. Raises ``NotFoundError`` where the directory is no run, ``StoreError``."""
         data = read_json(self.plan)
         if data is None or not isinstance(data.get("spec"), dict):
             raise NotFoundError(f"{self.path} is not a run directory: {self.plan.name} is missing or unreadable")
-        return Plan(str(data.get("run_id", self.run_id)), spec_from_dict(data["spec"]), data)
+        try:
+            spec = spec_from_dict(data["spec"])
+        except (TypeError, ValueError) as exc:
+            raise StoreError(f"{self.plan} is damaged: {exc}") from exc
+        return Plan(str(data.get("run_id", self.run_id)), spec, data)
 
 
 @dataclass(frozen=True, slots=True)
