@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 import subprocess
@@ -10,24 +11,29 @@ import time
 from collections.abc import Mapping
 from types import FrameType
 
-from slurmtrain.agent.companions import CompanionStep
-from slurmtrain.agent.gate import TurnedAway, pass_gate
+from slurmtrain.agent.companions import CompanionStep, ask_through_slurm
+from slurmtrain.agent.fence import Fence
+from slurmtrain.agent.gate import Admitted, Settled, TurnedAway, pass_gate
 from slurmtrain.agent.job import JobContext
-from slurmtrain.agent.launch import LaunchProcess, end_launch, start_launch
-from slurmtrain.agent.leave import leave
+from slurmtrain.agent.launch import LaunchProcess, end_launch, kill_launch, start_launch
+from slurmtrain.agent.leave import carry_out, leave
+from slurmtrain.agent.leftovers import end_leftovers
 from slurmtrain.agent.processes import find_launch_processes
 from slurmtrain.agent.record import Record
 from slurmtrain.agent.say import say
-from slurmtrain.agent.stops import StopReason, StopWatch, is_ours, look
-from slurmtrain.agent.verdict import LaunchEnd, judge_launch
+from slurmtrain.agent.stops import StopReason, StopWatch, is_ours, look_patiently
+from slurmtrain.agent.takeover import clear_the_way, number_of_next_launch
+from slurmtrain.agent.verdict import LaunchEnd, decide_between_launches, judge_launch
 from slurmtrain.agent.wake import Wake
-from slurmtrain.core.decision import Action, Decision
-from slurmtrain.core.run import find_attempt
-from slurmtrain.errors import StoreError
+from slurmtrain.core.decision import Action, Decision, RunState
+from slurmtrain.errors import SlurmtrainError, StoreError
 from slurmtrain.slurm.client import SlurmClient
 from slurmtrain.store.checkpoints import find_newest, set_aside
 from slurmtrain.store.journal import JournalWriter
+from slurmtrain.store.publish import exists
 from slurmtrain.store.rundir import AttemptDir
+
+_FENCE_INTERVAL_S = 2.0
 
 
 class AttemptRunner:
@@ -41,33 +47,31 @@ class AttemptRunner:
         self._slurm = slurm
         self._record = record
         self._env = env
+        self._raw_job_id = env.get("SLURM_JOB_ID", "")
         self._spec = job.plan.spec
-        self._watch = StopWatch(job.run, job.job_id, self._spec, slurm, look(slurm, job.job_id))
+        self._watch = StopWatch(job, slurm)
+        self._fence = Fence(job.run, attempt.number, _FENCE_INTERVAL_S)
         self._wake = Wake()
-        self._companions = CompanionStep(job, attempt, env) if self._spec.companion else None
+        self._companions = CompanionStep(job, attempt, slurm, env)
 
     def run(self, number: int) -> int:
         """Launch, judge, restart… from launch ``number`` on; the batch script's exit code."""
         self._listen()
-        if self._companions:
-            self._companions.start()
         try:
             while True:
+                self._companions.ensure_running()
                 end = self._run_launch(number)
-                decision = judge_launch(self._job, end, self._slurm, self._record)
+                decision = None if self._fence.closed else judge_launch(self._job, end, self._slurm, self._record)
+                if decision is None:
+                    return end.exit_code
+                decision = self._restart_or_leave(decision, end)
                 if decision is None:
                     return end.exit_code
                 if decision.action is not Action.RESTART_IN_PLACE:
-                    self._roll_back(decision, end)
                     return leave(self._job, self._attempt, decision, end, self._slurm, self._record)
-                self._record.decided(number, decision)
-                self._roll_back(decision, end)
-                if not self._pause(decision.delay_s):
-                    return end.exit_code
                 number += 1
         finally:
-            if self._companions:
-                self._companions.end()
+            self._companions.end()
 
     def _listen(self) -> None:
         def on_signal(_number: int, _frame: FrameType | None) -> None:
@@ -75,6 +79,8 @@ class AttemptRunner:
 
         for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT):
             signal.signal(number, on_signal)
+
+    # -- one launch --------------------------------------------------------------------------------------------------
 
     def _run_launch(self, number: int) -> LaunchEnd:
         newest = find_newest(self._job.run.path, self._spec.checkpoint)
@@ -87,12 +93,17 @@ class AttemptRunner:
         log_file = os.path.relpath(launch.log_file, self._job.run.path)
         self._record.launch_started(number, log_file, launch.log_offset, newest)
         stop, code = self._wait(launch)
+        if self._primary_is_done(launch):
+            code = 0
         return LaunchEnd(launch, stop, code, newest.path if newest else None)
 
     def _wait(self, launch: LaunchProcess) -> tuple[StopReason | None, int]:
         """Wait for the launch's end; ask it to stop when there is a reason, end it when it does not listen."""
         stop: StopReason | None = None
         while (code := launch.poll()) is None:
+            if self._fence.closed:
+                say("a later attempt of the run has begun: this one ends itself and decides nothing")
+                return stop, kill_launch(launch, self._raw_job_id)
             if stop is None and (stop := self._watch.check()) is not None:
                 self._ask_to_stop(launch, stop)
             if stop is not None and stop.deadline is not None and time.time() >= stop.deadline:
@@ -101,31 +112,51 @@ class AttemptRunner:
             if self._primary_is_done(launch):
                 self._end(launch, float(self._spec.stop.grace_s))
                 return stop, 0
-            pause = self._watch.seconds_to_next_look()
-            if stop is not None and stop.deadline is not None:
-                pause = max(0.05, min(pause, stop.deadline - time.time()))
-            self._wake.sleep(pause)
+            self._wake.sleep(self._seconds_to_sleep(stop))
         return stop, code
+
+    def _seconds_to_sleep(self, stop: StopReason | None) -> float:
+        if stop is None:
+            return self._watch.seconds_to_next_look()
+        return 1.0 if stop.deadline is None else max(0.05, min(1.0, stop.deadline - time.time()))
 
     def _ask_to_stop(self, launch: LaunchProcess, stop: StopReason) -> None:
         say(f"asking the training to save and leave: {stop.reason}")
         with contextlib.suppress(OSError):
             self._attempt.stop_file.write_text(stop.reason + "\n")
-        if self._companions:
-            self._companions.ask_to_stop()
+        self._companions.ask_to_stop()
         if stop.reason == "user":
             self._record.stop_noticed(self._job.run)
         self._record.stop_sent(launch.number, stop.reason, stop.deadline)
 
     def _end(self, launch: LaunchProcess, grace_s: float) -> int:
         key = f"{self._attempt.number}.{launch.number}"
-        raw_job_id = self._env.get("SLURM_JOB_ID", "")
-        step = next((p.step for p in find_launch_processes(raw_job_id) if p.launch == key), None)
+        step = next((p.step for p in find_launch_processes(self._raw_job_id) if p.launch == key), None)
         return end_launch(launch, self._job.job_id, step, self._slurm, grace_s)
 
     def _primary_is_done(self, launch: LaunchProcess) -> bool:
         """``success: primary``: rank 0 ended well, which its wrapper tells by a file."""
-        return self._spec.success == "primary" and (self._attempt.launch(launch.number) / "primary-done").exists()
+        return self._spec.success == "primary" and exists(self._attempt.launch(launch.number) / "primary-done")
+
+    # -- between two launches ----------------------------------------------------------------------------------------
+
+    def _restart_or_leave(self, decision: Decision, end: LaunchEnd) -> Decision | None:
+        """The decision after the wait for the next launch, in which things may change; None: not decided here."""
+        self._roll_back(decision, end)
+        if decision.action is not Action.RESTART_IN_PLACE:
+            return decision
+        self._record.decided(end.launch.number, decision)
+        if not self._clear(end.launch):
+            why = f"{decision.reason}; but the launch before cannot be ended here"
+            return dataclasses.replace(decision, action=Action.REQUEUE, state=RunState.PENDING, reason=why)
+        return self._pause(decision)
+
+    def _clear(self, launch: LaunchProcess) -> bool:
+        """srun that ended by itself has ended its step; one that was killed has not."""
+        if not launch.was_killed and not find_launch_processes(self._raw_job_id):
+            return True
+        say("the launch left processes behind: ending them")
+        return end_leftovers(self._job.job_id, self._raw_job_id, self._slurm, keep=self._companions.steps())
 
     def _roll_back(self, decision: Decision, end: LaunchEnd) -> None:
         if decision.rollback and end.resumed_from is not None:
@@ -134,48 +165,63 @@ class AttemptRunner:
             except StoreError as exc:
                 say(str(exc))
 
-    def _pause(self, seconds: int) -> bool:
-        """Wait before the next launch; False where Slurm ended the job meanwhile."""
-        if seconds:
-            say(f"waiting {seconds} s before the next launch")
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0 and not self._watch.signalled:
-            self._wake.sleep(min(left, 1.0))
-        seen = look(self._slurm, self._job.job_id) if self._watch.signalled else None
-        if seen is not None and not is_ours(seen, self._job.restart_count):
-            say(f"Slurm says {seen.state}: no further launch")
-            return False
-        return True
+    def _pause(self, decision: Decision) -> Decision | None:
+        """Wait before the next launch. A reason to stop that comes meanwhile makes the launch pointless."""
+        if decision.delay_s:
+            say(f"waiting {decision.delay_s} s before the next launch")
+        deadline = time.monotonic() + decision.delay_s
+        while True:
+            if self._fence.closed or self._watch.ended_by_slurm:
+                say("Slurm has ended this execution: no further launch")
+                return None
+            if (stop := self._watch.check()) is not None:
+                return self._stop_between_launches(stop)
+            left = deadline - time.monotonic()
+            if left <= 0 and not self._watch.signalled:
+                return decision
+            self._wake.sleep(min(max(left, 0.2), 1.0, self._watch.seconds_to_next_look()))
+
+    def _stop_between_launches(self, stop: StopReason) -> Decision | None:
+        seen = look_patiently(self._slurm, self._job.job_id)
+        if seen is None or not is_ours(seen, self._job.restart_count):
+            return None
+        if stop.reason == "user":
+            self._record.stop_noticed(self._job.run)
+        return decide_between_launches(self._record, self._spec, stop.reason)
 
 
-def run_attempt(job: JobContext, slurm: SlurmClient, env: Mapping[str, str]) -> int:
-    """Gate and launches; the batch script's exit code."""
+def run_attempt(job: JobContext, slurm: SlurmClient, env: Mapping[str, str], *, takes_over: bool) -> int:
+    """Gate and launches; the batch script's exit code. ``takes_over``: an agent of this batch script ran and died."""
     journal = JournalWriter(job.run.journal, f"agent-{job.job_id}-{job.restart_count}-{job.host}-{os.getpid()}")
+    if takes_over and not clear_the_way(job, slurm, env):
+        return 1
     try:
         passed = pass_gate(job, slurm, journal)
-        if isinstance(passed, TurnedAway):
-            say(passed.reason)
-            return passed.exit_code
-        record = Record(journal, job.run.journal, passed.attempt.number)
-        first = _take_over(record, passed.attempt, env) if passed.recovered else 0
-    except StoreError as exc:
-        return _train_without_record(job, env, str(exc))
-    return AttemptRunner(job, passed.attempt, slurm, record, env).run(first)
+    except (StoreError, OSError) as exc:
+        return _train_without_record(job, slurm, env, str(exc))
+    if isinstance(passed, TurnedAway):
+        say(passed.reason)
+        return passed.exit_code
+    record = Record(journal, job.run.journal, passed.attempt.number)
+    if isinstance(passed, Settled):
+        return carry_out(job, passed.attempt, passed.decision, 1, slurm, record)
+    return _run_launches(job, passed, slurm, record, env)
 
 
-def _take_over(record: Record, attempt: AttemptDir, env: Mapping[str, str]) -> int:
-    """An agent before us died: end what it left behind on this node; the number of the next launch."""
-    say("the agent had died; a new one takes over")
-    for process in find_launch_processes(env.get("SLURM_JOB_ID", "")):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(process.pid, signal.SIGKILL)
-    known = find_attempt(record.read_run(), attempt.number)
-    return known.launches[-1].number + 1 if known and known.launches else 0
+def _run_launches(job: JobContext, passed: Admitted, slurm: SlurmClient, record: Record, env: Mapping[str, str]) -> int:
+    first = number_of_next_launch(record.read_run(), passed.attempt) if passed.recovered else 0
+    try:
+        return AttemptRunner(job, passed.attempt, slurm, record, env).run(first)
+    except SlurmtrainError as exc:
+        say(f"{exc}; `slurmtrain watch` decides what follows")
+        return 1
 
 
-def _train_without_record(job: JobContext, env: Mapping[str, str], why: str) -> int:
-    """The store cannot be written: train all the same, decide nothing."""
+def _train_without_record(job: JobContext, slurm: SlurmClient, env: Mapping[str, str], why: str) -> int:
+    """The store cannot be written: train all the same, decide nothing. Slurm's warning is handed on."""
     say(f"{why}; the training runs, and nothing is decided here")
+    signal.signal(signal.SIGTERM, lambda _number, _frame: None)  # ignored until now, which children would inherit
+    signal.signal(signal.SIGUSR2, lambda _number, _frame: ask_through_slurm(job, slurm, env))
     try:
         return subprocess.call(["/bin/bash", str(job.run.launch_script)], env=dict(env))
     except OSError as exc:

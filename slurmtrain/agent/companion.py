@@ -17,13 +17,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
+from slurmtrain.agent.fence import Fence
 from slurmtrain.agent.job import JobContext, read_job_context
-from slurmtrain.agent.processes import find_launch_processes, send_stop_signal, signal_number, start_ticks
+from slurmtrain.agent.processes import (
+    end_processes,
+    find_launch_processes,
+    send_stop_signal,
+    signal_number,
+    start_ticks,
+)
 from slurmtrain.errors import StoreError
 from slurmtrain.store.publish import replace, to_json
 from slurmtrain.store.rundir import AttemptDir
 
 HEARTBEAT_S = 60.0
+FENCE_S = 30.0
 _TICK_S = 1.0
 _LINGER_S = 20.0  # after TERM, at most this long for the ranks to be gone
 
@@ -39,6 +47,7 @@ class Companion:
         self._step = env.get("SLURM_STEP_ID", "")
         self._signal = signal_number(job.plan.spec.stop.signal)
         self._agent = _AgentProcess(env, self._node)
+        self._fence = Fence(job.run, attempt.number, FENCE_S)
         self._stop_wanted = False
         self._terminated_at: float | None = None
         self._woken = False
@@ -51,6 +60,8 @@ class Companion:
         beat = time.monotonic()
         delivered: set[int] = set()
         while True:
+            if self._fence.closed:
+                return self._end_as_ghost()
             if self._stop_wanted:
                 delivered |= self._deliver(delivered)
             if self._terminated_at is not None and self._may_leave(self._terminated_at):
@@ -62,6 +73,12 @@ class Companion:
             if not self._woken:
                 time.sleep(_TICK_S)
             self._woken = False
+
+    def _end_as_ghost(self) -> int:
+        """A later attempt runs: what is left of this one on this node must not go on writing checkpoints."""
+        end_processes(find_launch_processes(self._raw_job_id), signal.SIGKILL)
+        self._report("ended: a later attempt runs")
+        return 0
 
     def _deliver(self, already: set[int]) -> set[int]:
         """Each process hears the signal once, also one that starts to listen only now."""

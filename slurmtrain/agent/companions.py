@@ -10,21 +10,60 @@ import sys
 from collections.abc import Mapping
 
 from slurmtrain.agent.job import JobContext
+from slurmtrain.agent.processes import all_listen, find_launch_processes, signal_number
 from slurmtrain.agent.say import say
+from slurmtrain.errors import SlurmtrainError
+from slurmtrain.slurm.client import SlurmClient
 from slurmtrain.slurm.commands import build_companion_srun
+from slurmtrain.store.publish import read_json
 from slurmtrain.store.rundir import AttemptDir
+
+_MAX_STARTS = 4
 
 
 class CompanionStep:
-    """The step of the companions. A training never fails because they could not start."""
+    """The step of the companions, if the run has them. A training never fails because they could not start."""
 
-    def __init__(self, job: JobContext, attempt: AttemptDir, env: Mapping[str, str]) -> None:
+    def __init__(self, job: JobContext, attempt: AttemptDir, slurm: SlurmClient, env: Mapping[str, str]) -> None:
         self._job = job
         self._attempt = attempt
+        self._slurm = slurm
         self._env = env
         self._process: subprocess.Popen[bytes] | None = None
+        self._starts = 0
 
-    def start(self) -> None:
+    def ensure_running(self) -> None:
+        """Start them; again where the step has died, but not for ever."""
+        if self._job.plan.spec.companion and not self._alive and self._starts < _MAX_STARTS:
+            self._starts += 1
+            self._start()
+
+    def steps(self) -> set[str]:
+        """Slurm's step ids of the companions, as they reported them."""
+        found = set()
+        with contextlib.suppress(OSError, SlurmtrainError):
+            for path in self._attempt.nodes.glob("*.json"):
+                step = (read_json(path) or {}).get("step")
+                if isinstance(step, str):
+                    found.add(step)
+        return found
+
+    def ask_to_stop(self) -> None:
+        """USR2 to srun reaches every companion; they hand the stop signal to the ranks."""
+        if self._alive:
+            self._signal(signal.SIGUSR2)
+        else:
+            ask_through_slurm(self._job, self._slurm, self._env)
+
+    def end(self) -> None:
+        """TERM to srun ends its tasks at once: companions never delay the end of the job."""
+        self._signal(signal.SIGTERM)
+
+    @property
+    def _alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def _start(self) -> None:
         command = [sys.executable, "-I", str(self._job.run.agent), "companion", str(self._job.run.path)]
         argv = build_companion_srun(
             int(self._env.get("SLURM_JOB_NUM_NODES", "1")), [*command, str(self._attempt.number)]
@@ -40,15 +79,22 @@ class CompanionStep:
         except OSError as exc:
             say(f"the companions cannot be started ({exc}); the training goes on without them")
 
-    def ask_to_stop(self) -> None:
-        """USR2 to srun reaches every companion; they hand the stop signal to the ranks."""
-        self._signal(signal.SIGUSR2)
-
-    def end(self) -> None:
-        """TERM to srun ends its tasks at once: companions never delay the end of the job."""
-        self._signal(signal.SIGTERM)
-
     def _signal(self, number: int) -> None:
         if self._process is not None and self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process.pid, number)
+
+
+def ask_through_slurm(job: JobContext, slurm: SlurmClient, env: Mapping[str, str]) -> None:
+    """Without companions Slurm hands the stop signal to the tasks themselves, on all nodes.
+
+    Only if those on this node catch it: a ``bash -c`` or torchrun would die of it, and there the stop file has to do.
+    """
+    name = job.plan.spec.stop.signal
+    number = signal_number(name)
+    tasks = find_launch_processes(env.get("SLURM_JOB_ID", ""))
+    if number is None or not all_listen(tasks, number):
+        return
+    with contextlib.suppress(SlurmtrainError):
+        for step in {task.step for task in tasks}:
+            slurm.signal_step(job.job_id, step, name.upper().removeprefix("SIG"))

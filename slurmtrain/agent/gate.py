@@ -13,15 +13,17 @@ from typing import Any
 
 from slurmtrain.agent.job import JobContext
 from slurmtrain.agent.record import Record
+from slurmtrain.agent.say import say
 from slurmtrain.core.decision import Action, Decision, RunState, decision_from_dict, decision_to_dict
 from slurmtrain.core.events import AttemptStarted, Decided, Event
 from slurmtrain.core.run import Run, fold
+from slurmtrain.errors import StoreError
 from slurmtrain.ops.claim import claim_attempt
 from slurmtrain.ops.requeued import judge_requeued_attempt
 from slurmtrain.slurm.client import SlurmClient
 from slurmtrain.store.journal import JournalWriter, read_journal
 from slurmtrain.store.publish import publish_once, read_json, to_json
-from slurmtrain.store.rundir import AttemptDir
+from slurmtrain.store.rundir import AttemptDir, RunDir
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,14 @@ class Admitted:
 
 
 @dataclass(frozen=True, slots=True)
+class Settled:
+    """An agent of this very batch script decided, and died before it had carried the decision out."""
+
+    attempt: AttemptDir
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
 class TurnedAway:
     """Nothing to do here; the reason is a sentence for the job's log."""
 
@@ -40,35 +50,41 @@ class TurnedAway:
     exit_code: int = 0
 
 
-def pass_gate(job: JobContext, slurm: SlurmClient, journal: JournalWriter) -> Admitted | TurnedAway:
-    """Raises ``StoreError`` where the claim cannot be written: then nobody decides inside this job."""
-    if job.run.done_file.exists():
+def pass_gate(job: JobContext, slurm: SlurmClient, journal: JournalWriter) -> Admitted | Settled | TurnedAway:
+    """Raises ``StoreError`` or ``OSError`` where the claim cannot be written: then nobody decides inside this job."""
+    if job.run.is_done():
         return TurnedAway("the run has finished; Slurm started it again, which is not needed")
     if not _claim_submission(job):
         return TurnedAway("another job of this submission trains already: this one is superfluous and ends itself")
     mine = _find_mine(job)
     if mine is not None:
-        return _recover(job, mine)
+        return _recover(mine)
     before = job.run.read_attempts()
     refused = _settle_previous(job, before[-1], slurm, journal) if before else None
     if refused is not None:
         return TurnedAway(refused)
     attempt = claim_attempt(job.run, job.owner_record())
-    journal.append(
-        AttemptStarted(
-            at=time.time(),
-            who="gate",
-            attempt=attempt.number,
-            job_id=str(job.job_id),
-            restart_count=job.restart_count,
-            host=job.host,
-            nodes=job.nodes,
-        ),
-        sync=True,
+    started = AttemptStarted(
+        at=time.time(),
+        who="gate",
+        attempt=attempt.number,
+        job_id=str(job.job_id),
+        restart_count=job.restart_count,
+        host=job.host,
+        nodes=job.nodes,
     )
-    if job.run.stop_file.exists():
+    _note(journal, started)
+    if job.run.is_stop_requested():
         return _stop_before_launch(job, attempt, journal)
     return Admitted(attempt, recovered=False)
+
+
+def _note(journal: JournalWriter, *events: Event) -> None:
+    """Into the journal; the claim and the decision are published already, so a full disk stops nobody any more."""
+    try:
+        journal.append(*events, sync=True)
+    except StoreError as exc:
+        say(str(exc))
 
 
 def _claim_submission(job: JobContext) -> bool:
@@ -91,10 +107,14 @@ def _find_mine(job: JobContext) -> AttemptDir | None:
     return None
 
 
-def _recover(job: JobContext, attempt: AttemptDir) -> Admitted | TurnedAway:
-    if attempt.read_decision() is not None:
-        return TurnedAway("this attempt was decided before its agent died: the watcher carries it out", exit_code=1)
-    return Admitted(attempt, recovered=True)
+def _recover(attempt: AttemptDir) -> Admitted | Settled | TurnedAway:
+    record = attempt.read_decision()
+    if record is None:
+        return Admitted(attempt, recovered=True)
+    try:
+        return Settled(attempt, decision_from_dict(record))
+    except ValueError:
+        return TurnedAway("this attempt was decided in words that make no sense here", exit_code=1)
 
 
 def _settle_previous(job: JobContext, previous: AttemptDir, slurm: SlurmClient, journal: JournalWriter) -> str | None:
@@ -103,9 +123,9 @@ def _settle_previous(job: JobContext, previous: AttemptDir, slurm: SlurmClient, 
     if decision is None:
         judged = judge_requeued_attempt(job.run, job.plan.spec, previous, slurm)
         if previous.publish_decision({**decision_to_dict(judged.decision), "decided_by": "gate", "at": time.time()}):
-            journal.append(*_with_decision(judged.events, judged.decision, previous), sync=True)
+            _note(journal, *_with_decision(judged.events, judged.decision, previous))
         decision = previous.read_decision() or {}
-    return _keeps_out(decision, fold(read_journal(job.run.journal)))
+    return _keeps_out(decision, job.run)
 
 
 def _with_decision(events: tuple[Event, ...], decision: Decision, attempt: AttemptDir) -> list[Event]:
@@ -113,14 +133,15 @@ def _with_decision(events: tuple[Event, ...], decision: Decision, attempt: Attem
     return [*events, decided]
 
 
-def _keeps_out(record: dict[str, Any], run: Run) -> str | None:
+def _keeps_out(record: dict[str, Any], run: RunDir) -> str | None:
     try:
         decision = decision_from_dict(record)
     except ValueError:
         return None  # written by a later version: an attempt that trains is better than one that guesses
     if decision.action in {Action.REQUEUE, Action.RESTART_IN_PLACE}:
         return None
-    if decision.action is Action.HOLD and run.state is not RunState.HELD:
+    state = _read_state(run)
+    if decision.action is Action.HOLD and state is not None and state.state is not RunState.HELD:
         return None  # released since
     words = {
         Action.HOLD: "the run is held",
@@ -128,14 +149,20 @@ def _keeps_out(record: dict[str, Any], run: Run) -> str | None:
         Action.STOP: "the run was stopped",
     }
     what = words.get(decision.action, "the run was left")
-    return f"{what} ({decision.reason}); `slurmtrain restart {run.created.name if run.created else ''}` starts it anew"
+    return f"{what} ({decision.reason}); `slurmtrain restart {run.run_id}` starts it anew"
+
+
+def _read_state(run: RunDir) -> Run | None:
+    try:
+        return fold(read_journal(run.journal))
+    except StoreError as exc:
+        say(str(exc))
+        return None
 
 
 def _stop_before_launch(job: JobContext, attempt: AttemptDir, journal: JournalWriter) -> TurnedAway:
     decision = Decision(Action.STOP, RunState.STOPPED, "user_cancelled", "a person asked the run to stop")
     if attempt.publish_decision({**decision_to_dict(decision), "decided_by": "gate", "at": time.time()}):
         Record(journal, job.run.journal, attempt.number).stop_noticed(job.run)
-        journal.append(
-            Decided(at=time.time(), who="gate", attempt=attempt.number, decision=decision_to_dict(decision)), sync=True
-        )
+        _note(journal, *_with_decision((), decision, attempt))
     return TurnedAway("a person asked the run to stop")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurmtrain.agent.job import JobContext
+from slurmtrain.agent.processes import end_processes, find_launch_processes
 from slurmtrain.core.jobid import JobId
 from slurmtrain.errors import SlurmtrainError
 from slurmtrain.slurm.client import SlurmClient
@@ -39,6 +40,11 @@ class LaunchProcess:
             return None
         return 128 - code if code < 0 else code
 
+    @property
+    def was_killed(self) -> bool:
+        """srun itself was ended by a signal: then its step may live on."""
+        return (self.process.poll() or 0) < 0
+
     def log_end(self) -> int:
         return _size(self.log_file)
 
@@ -46,18 +52,24 @@ class LaunchProcess:
 def start_launch(
     job: JobContext, attempt: AttemptDir, number: int, resume_from: Path | None, env: Mapping[str, str]
 ) -> LaunchProcess:
-    """Start ``launch.sh``; its output goes where the batch script's goes: one writer, nothing is overwritten."""
+    """Start ``launch.sh``; its output goes where the batch script's goes: one writer, nothing is overwritten.
+
+    Raises ``SlurmtrainError`` where no process can be started.
+    """
     with contextlib.suppress(OSError):
         attempt.launch(number).mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(OSError):
         checkpoint_dir(job.run.path, job.plan.spec.checkpoint).mkdir(parents=True, exist_ok=True)
     offset = _size(job.log_file)
-    process = subprocess.Popen(
-        ["/bin/bash", str(job.run.launch_script)],
-        stdin=subprocess.DEVNULL,
-        env=launch_environment(job, attempt, number, resume_from, env),
-        restore_signals=True,
-    )
+    try:
+        process = subprocess.Popen(
+            ["/bin/bash", str(job.run.launch_script)],
+            stdin=subprocess.DEVNULL,
+            env=launch_environment(job, attempt, number, resume_from, env),
+            restore_signals=True,
+        )
+    except OSError as exc:
+        raise SlurmtrainError(f"cannot start {job.run.launch_script}: {exc.strerror or exc}") from exc
     return LaunchProcess(number, process, job.log_file, offset, time.time())
 
 
@@ -105,6 +117,15 @@ def end_launch(launch: LaunchProcess, job_id: JobId, step: str | None, slurm: Sl
             os.kill(launch.process.pid, number)
         if (code := _wait(launch, _KILL_WAIT_S)) is not None:
             return code
+    return 128 + int(signal.SIGKILL)
+
+
+def kill_launch(launch: LaunchProcess, raw_job_id: str) -> int:
+    """KILL what runs on this node, by pid, without a word to Slurm: its job id may belong to a later execution."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(launch.process.pid, signal.SIGKILL)
+    end_processes(find_launch_processes(raw_job_id), signal.SIGKILL)
+    _wait(launch, _KILL_WAIT_S)
     return 128 + int(signal.SIGKILL)
 
 

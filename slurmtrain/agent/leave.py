@@ -15,18 +15,19 @@ from datetime import timedelta
 from slurmtrain.agent.job import JobContext
 from slurmtrain.agent.record import Record
 from slurmtrain.agent.say import say
-from slurmtrain.agent.stops import is_ours, look
+from slurmtrain.agent.stops import PATIENCE_S, is_ours, look, look_patiently
 from slurmtrain.agent.verdict import LaunchEnd
 from slurmtrain.core.decision import Action, Decision, decision_to_dict
-from slurmtrain.errors import SlurmtrainError, StoreError
+from slurmtrain.errors import SlurmtrainError, SlurmUnavailableError, StoreError
 from slurmtrain.ops.exclude import join_excluded
-from slurmtrain.slurm.client import SlurmClient
+from slurmtrain.slurm.client import JobRecord, SlurmClient
 from slurmtrain.store.inbox import drop
 from slurmtrain.store.rundir import AttemptDir
 
 CLEAN_UP = timedelta(seconds=8)  # how long Slurm may take to clean up before the job may start again
 _UPDATE_TRIES = 5
 _CONFIRM_TRIES = 10
+_AGAIN_S = 3.0  # until Slurm is asked again
 
 
 def leave(
@@ -39,6 +40,13 @@ def leave(
     """
     if not _publish(job, attempt, decision, end.launch.number, record):
         return end.exit_code
+    return carry_out(job, attempt, decision, end.exit_code, slurm, record)
+
+
+def carry_out(
+    job: JobContext, attempt: AttemptDir, decision: Decision, exit_code: int, slurm: SlurmClient, record: Record
+) -> int:
+    """Do what was decided, by this agent or by one that died before it could; the batch script's exit code."""
     drop(job.run, f"{attempt.number}-decided")
     if decision.action is Action.COMPLETE:
         _mark_done(job, attempt)
@@ -47,8 +55,8 @@ def leave(
         accepted, detail = _requeue(job, decision, slurm)
         say(detail)
         record.acted("requeue", accepted=accepted, detail=detail)
-        return 0 if accepted else end.exit_code
-    return end.exit_code or (1 if decision.action is Action.HOLD else 0)
+        return 0 if accepted else exit_code
+    return exit_code or (1 if decision.action is Action.HOLD else 0)
 
 
 def _publish(job: JobContext, attempt: AttemptDir, decision: Decision, launch: int, record: Record) -> bool:
@@ -68,20 +76,15 @@ def _publish(job: JobContext, attempt: AttemptDir, decision: Decision, launch: i
 def _mark_done(job: JobContext, attempt: AttemptDir) -> None:
     """From 24.05 on Slurm may start a finished job once more after a graced preemption: this ends it at the gate."""
     with contextlib.suppress(OSError):
-        if not job.run.done_file.exists():
+        if not job.run.is_done():
             job.run.done_file.write_text(f"attempt {attempt.number}\n")
 
 
 def _requeue(job: JobContext, decision: Decision, slurm: SlurmClient) -> tuple[bool, str]:
-    seen = look(slurm, job.job_id)
-    if seen is None or not is_ours(seen, job.restart_count):
-        state = "unknown" if seen is None else str(seen.state)
-        return False, f"not requeued: Slurm says {state}, so it is not ours to decide here"
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the requeue sends TERM; children inherit that it is ignored
-    try:
-        slurm.requeue(job.job_id, only_running=True)
-    except SlurmtrainError as exc:
-        return False, f"not requeued: {exc}"
+    seen, problem = _ask_for_requeue(job, slurm)
+    if seen is None:
+        return False, f"not requeued: {problem}"
     if not _requeue_happened(job, slurm):
         return False, "not requeued: the job had ended or was cancelled in the same moment"
     delay = CLEAN_UP + timedelta(seconds=decision.delay_s)
@@ -90,6 +93,32 @@ def _requeue(job: JobContext, decision: Decision, slurm: SlurmClient) -> tuple[b
     words = f" without {exclude}" if exclude else ""
     when = f"starts again in {delay.total_seconds():.0f} s" if updated else "starts again when Slurm's delay is over"
     return True, f"requeued{words}, {when}"
+
+
+def _ask_for_requeue(job: JobContext, slurm: SlurmClient) -> tuple[JobRecord | None, str]:
+    """The job as it was before, once Slurm took the request; else None and why not.
+
+    A Slurm that does not answer is asked again for a while: the allocation would be lost, and perhaps nobody watches.
+    """
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        seen = look_patiently(slurm, job.job_id, max(0.0, deadline - time.monotonic()))
+        if seen is None:
+            return None, "Slurm does not say that the job runs; `slurmtrain watch` requeues it"
+        if seen.restart_count > job.restart_count:
+            return seen, ""  # the reply to the request had been lost
+        if not is_ours(seen, job.restart_count):
+            return None, f"Slurm says {seen.state}, so it is not ours to decide here"
+        try:
+            slurm.requeue(job.job_id, only_running=True)
+        except SlurmUnavailableError as exc:
+            if time.monotonic() >= deadline:
+                return None, str(exc)
+            time.sleep(_AGAIN_S)
+        except SlurmtrainError as exc:
+            return None, str(exc)
+        else:
+            return seen, ""
 
 
 def _requeue_happened(job: JobContext, slurm: SlurmClient) -> bool:

@@ -31,13 +31,29 @@ class Process:
 
 def find_launch_processes(job_id: str) -> list[Process]:
     """Processes on this node that belong to a launch of this job and to this user; zombies are left out."""
+    return _find(job_id, of_step=True)
+
+
+def find_starters(job_id: str) -> list[Process]:
+    """What starts steps from the batch script's side: ``launch.sh``, what it runs, and srun. ``step`` is empty."""
+    return _find(job_id, of_step=False)
+
+
+def _find(job_id: str, *, of_step: bool) -> list[Process]:
     found = []
     for pid in _pids():
         launch = _launch_of(pid, job_id)
-        process = _read_process(pid, *launch) if launch else None
+        process = _read_process(pid, *launch) if launch and bool(launch[1]) is of_step else None
         if process is not None:
             found.append(process)
     return found
+
+
+def all_listen(processes: Iterable[Process], number: int) -> bool:
+    """Whether each task (the topmost process of a family) catches ``number``; one that does not would die of it."""
+    by_pid = {process.pid: process for process in processes}
+    tasks = [process for process in by_pid.values() if process.parent not in by_pid]
+    return bool(tasks) and all(_catches(task, number) for task in tasks)
 
 
 def send_stop_signal(processes: Iterable[Process], number: int) -> list[int]:
@@ -96,7 +112,10 @@ def _pids() -> Iterator[int]:
 
 
 def _launch_of(pid: int, job_id: str) -> tuple[str, str] | None:
-    """Launch key and step id from the environment a process was started with; None for any other process."""
+    """Launch key and step id from the environment a process was started with; None for any other process.
+
+    On the batch script's side the step id is empty; the srun of the companions has no launch, and the agent's mark.
+    """
     try:
         with open(_PROC / str(pid) / "environ", "rb") as stream:
             environ = stream.read(_MAX_ENVIRON).split(b"\0")
@@ -105,9 +124,9 @@ def _launch_of(pid: int, job_id: str) -> tuple[str, str] | None:
     values = dict(item.split(b"=", 1) for item in environ if b"=" in item)
     if values.get(b"SLURM_JOB_ID") != job_id.encode() or b"SLURM_PROCID" not in values:
         return None
-    key, step = values.get(b"SLURMTRAIN_LAUNCH_KEY"), values.get(b"SLURM_STEP_ID")
-    if not key or not step:
-        return None  # the batch script's side: bash, srun itself, the agent
+    key, step = values.get(b"SLURMTRAIN_LAUNCH_KEY", b""), values.get(b"SLURM_STEP_ID", b"")
+    if not key and (step or b"SLURMTRAIN_AGENT" not in values):
+        return None  # bash, the agent, a companion
     return key.decode("ascii", "replace"), step.decode("ascii", "replace")
 
 

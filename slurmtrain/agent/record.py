@@ -21,16 +21,32 @@ _MAX_RANK_EXITS = 1024  # in one journal line; more say nothing new
 
 
 class Record:
-    """The journal of one attempt, as the agent keeps it. A journal that cannot be written is told and forgiven."""
+    """The journal of one attempt, as the agent keeps it. Never raises: a journal that fails is told and forgiven.
+
+    What could not be written is kept and written with the next event, so that a full disk loses nothing, and a launch
+    that nobody could write down still counts.
+    """
 
     def __init__(self, journal: JournalWriter, directory: Path, attempt: int) -> None:
         self._journal = journal
         self._directory = directory
         self._attempt = attempt
+        self._known: list[ev.Event] = []  # all journals, when they could last be read
+        self._since: list[ev.Event] = []  # of ours, written or not, after that
+        self._unwritten: list[ev.Event] = []
 
     def read_run(self) -> Run:
-        """The run as all journals tell it. Raises ``StoreError``."""
-        return fold(read_journal(self._directory))
+        """The run as all journals tell it, and as far as we know better."""
+        try:
+            self._known = read_journal(self._directory)
+        except StoreError as exc:
+            say(f"{exc}; going on with what is known")
+            if not self._known:
+                self._known = read_journal(self._directory, skip_unreadable=True)
+                self._since = list(self._unwritten)
+            return fold([*self._known, *self._since])
+        self._since = list(self._unwritten)
+        return fold([*self._known, *self._unwritten])
 
     def launch_started(self, launch: int, log_file: str, log_offset: int, resume_from: Found | None) -> None:
         self._write(
@@ -94,7 +110,11 @@ class Record:
         return {"at": time.time(), "who": "agent", "attempt": self._attempt, "launch": launch}
 
     def _write(self, event: ev.Event, *, sync: bool = False) -> None:
+        self._since.append(event)
+        self._unwritten.append(event)
         try:
-            self._journal.append(event, sync=sync)
+            self._journal.append(*self._unwritten, sync=sync)
         except StoreError as exc:
             say(f"{exc}; the training goes on")
+        else:
+            self._unwritten.clear()

@@ -10,16 +10,21 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from slurmtrain.agent.job import JobContext
+from slurmtrain.agent.say import say
 from slurmtrain.core.jobid import JobId
-from slurmtrain.core.jobstate import is_running
+from slurmtrain.core.jobstate import BaseState, StateFlag, is_running
 from slurmtrain.core.spec import Spec, parse_time_limit, warning_lead_s
 from slurmtrain.errors import SlurmtrainError
 from slurmtrain.slurm.client import JobRecord, SlurmClient
-from slurmtrain.store.rundir import RunDir
 
 _FILE_INTERVAL_S = 2.0  # between looks at the stop file on shared storage
 _ASK_INTERVAL_S = 3.0  # between questions to Slurm, however many signals arrive
+_REFRESH_BEFORE_S = 60.0  # before the end is near: an administrator may have moved it, a suspended job's end moves too
 _MIN_RESERVE_S, _MAX_RESERVE_S = 5.0, 20.0
+_FLICKER = frozenset({StateFlag.SIGNALING, StateFlag.RESIZING, StateFlag.CONFIGURING, StateFlag.STOPPED})
+_TRANSIENT_S, _MAX_TRANSIENT = 1.0, 60
+PATIENCE_S = 600.0  # so long the job waits for a Slurm that does not answer (a restart of slurmctld takes minutes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +42,17 @@ class StopReason:
 class StopWatch:
     """Looks out for reasons to stop; ``check`` is called at every turn of the launch loop."""
 
-    def __init__(self, run: RunDir, job_id: JobId, spec: Spec, slurm: SlurmClient, record: JobRecord | None) -> None:
-        self._run = run
-        self._job_id = job_id
-        self._spec = spec
+    def __init__(self, job: JobContext, slurm: SlurmClient) -> None:
+        self._job = job
+        self._spec = job.plan.spec
         self._slurm = slurm
-        self._end_time = _end_time(record, spec)
-        self._lead = float(warning_lead_s(spec))
+        self._end_time = _end_time(look(slurm, job.job_id), self._spec)
+        self._refreshed_for = self._end_time
+        self._lead = float(warning_lead_s(self._spec))
+        if self._end_time is not None and self._end_time - time.time() > self._lead + _REFRESH_BEFORE_S:
+            self._refreshed_for = None
         self._signalled = False
+        self._ended_by_slurm = False
         self._next_file_look = 0.0
         self._next_question = 0.0
 
@@ -56,6 +64,11 @@ class StopWatch:
     def signalled(self) -> bool:
         """A signal came that nobody has looked into yet."""
         return self._signalled
+
+    @property
+    def ended_by_slurm(self) -> bool:
+        """Slurm said, when it was last asked, that this execution does not run any more."""
+        return self._ended_by_slurm
 
     def seconds_to_next_look(self) -> float:
         """How long the loop may sleep."""
@@ -72,6 +85,7 @@ class StopWatch:
             return StopReason("user", time.time() + max(self._lead, grace), grace)
         if self._signalled and (found := self._ask()) is not None:
             return found
+        self._refresh_end()
         if self._end_time is not None and time.time() >= self._end_time - self._lead:
             return self._before("time_limit", self._end_time, self._lead)
         return None
@@ -81,7 +95,7 @@ class StopWatch:
         if now < self._next_file_look:
             return False
         self._next_file_look = now + _FILE_INTERVAL_S
-        return self._run.stop_file.exists()
+        return self._job.run.is_stop_requested()
 
     def _ask(self) -> StopReason | None:
         now = time.monotonic()
@@ -89,15 +103,32 @@ class StopWatch:
             return None
         self._next_question = now + _ASK_INTERVAL_S
         self._signalled = False
-        record = look(self._slurm, self._job_id)
+        record = look(self._slurm, self._job.job_id)
         if record is None:
+            self._signalled = True  # no answer: asked again
             return None
-        if record.end_time is not None:
-            self._end_time = record.end_time.timestamp()  # an administrator may have moved it
+        self._ended_by_slurm = not is_ours(record, self._job.restart_count) and not is_transient(record)
+        self._take_end(record)
         if is_preempted(record):
             end = self._end_time if self._end_time is not None else time.time() + self._lead
             return self._before("preempted", end, max(0.0, end - time.time()))
         return None
+
+    def _refresh_end(self) -> None:
+        """Ask once more when the end comes closer: it may have been moved since."""
+        end = self._end_time
+        if end is None or end == self._refreshed_for or time.time() < end - self._lead - _REFRESH_BEFORE_S:
+            return
+        self._refreshed_for = end
+        record = look(self._slurm, self._job.job_id)
+        if record is not None:
+            self._take_end(record)
+
+    def _take_end(self, record: JobRecord) -> None:
+        if record.end_time is not None:
+            self._end_time = record.end_time.timestamp()
+        elif is_running(record.state):
+            self._end_time = None  # the limit was lifted
 
     def _before(self, reason: str, end: float, available: float) -> StopReason:
         """A stop that has to be over at ``end``: a third of the time, within bounds, is kept for the requeue."""
@@ -118,6 +149,11 @@ def is_ours(record: JobRecord, restart_count: int) -> bool:
     return is_running(record.state) and record.restart_count == restart_count
 
 
+def is_transient(record: JobRecord) -> bool:
+    """Whether it only seems not to run: SIGNALING and RESIZING flicker, and who asks is not suspended any more."""
+    return record.state.base is BaseState.SUSPENDED or bool(record.state.flags & _FLICKER)
+
+
 def look(slurm: SlurmClient, job_id: JobId) -> JobRecord | None:
     """The job as Slurm has it now; None where Slurm does not answer or does not know it: nothing is known then."""
     try:
@@ -126,8 +162,29 @@ def look(slurm: SlurmClient, job_id: JobId) -> JobRecord | None:
         return None
 
 
+def look_patiently(slurm: SlurmClient, job_id: JobId, patience_s: float = PATIENCE_S) -> JobRecord | None:
+    """As ``look``, but for a decision: a Slurm that does not answer is asked again for a while, and so is one whose
+    answer is about to change. None after it, or where it does not know the job."""
+    deadline = time.monotonic() + patience_s
+    told, tries = False, _MAX_TRANSIENT
+    while True:
+        try:
+            record = slurm.observe([job_id]).jobs.get(job_id)
+            if record is None or not is_transient(record) or tries == 0:
+                return record
+            tries -= 1
+            time.sleep(_TRANSIENT_S)
+        except SlurmtrainError as exc:
+            if time.monotonic() >= deadline:
+                return None
+            if not told:
+                say(f"{exc}; waiting for Slurm, at most {patience_s:.0f} s")
+                told = True
+            time.sleep(_ASK_INTERVAL_S)
+
+
 def _end_time(record: JobRecord | None, spec: Spec) -> float | None:
-    if record is not None and record.end_time is not None:
-        return record.end_time.timestamp()
+    if record is not None:
+        return record.end_time.timestamp() if record.end_time is not None else None
     limit = parse_time_limit(spec.resources.time_limit) if spec.resources.time_limit else None
     return time.time() + limit if limit is not None else None

@@ -10,14 +10,18 @@ from slurmtrain.agent.job import JobContext
 from slurmtrain.agent.launch import LaunchProcess
 from slurmtrain.agent.record import Record
 from slurmtrain.agent.say import say
-from slurmtrain.agent.stops import StopReason, is_ours, is_preempted, look
+from slurmtrain.agent.stops import StopReason, is_ours, is_preempted, look_patiently
 from slurmtrain.core.decision import Decision
 from slurmtrain.core.diagnosis.model import Diagnosis
 from slurmtrain.core.facts import Facts, RankExit
+from slurmtrain.core.policy import Ending, decide
+from slurmtrain.core.spec import Spec
 from slurmtrain.ops.judge import LogRange, decide_ending, diagnose_log
 from slurmtrain.ops.requeued import read_rank_exits
-from slurmtrain.slurm.client import SlurmClient
+from slurmtrain.slurm.client import JobRecord, SlurmClient
 from slurmtrain.store.checkpoints import find_newest
+
+BY_SLURM = "slurm"  # why a launch ended while Slurm took the job away: a requeue, a cancel, a preemption, a lost node
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,24 +37,27 @@ class LaunchEnd:
 def judge_launch(job: JobContext, end: LaunchEnd, slurm: SlurmClient, record: Record) -> Decision | None:
     """Write down the end, diagnose, decide; None where the job is not RUNNING any more: then others decide."""
     launch, spec = end.launch, job.plan.spec
-    log = LogRange(launch.log_file, launch.log_offset, launch.log_end())
+    duration_s = time.time() - launch.started_at
+    log = _log_of(launch)
     exits = read_rank_exits(log)
-    seen = look(slurm, job.job_id)
-    reason = end.stop.reason if end.stop else "preempted" if is_preempted(seen) else None
-    done = job.run.done_file.exists()
+    seen = look_patiently(slurm, job.job_id)
+    ours = seen is not None and is_ours(seen, job.restart_count)
+    reason = _stop_reason(job, end, seen, ours=ours)
+    done = job.run.is_done()
     newest = find_newest(job.run.path, spec.checkpoint)
     record.launch_ended(
         launch.number,
         exit_code=end.exit_code,
-        duration_s=time.time() - launch.started_at,
+        duration_s=duration_s,
         stop_reason=reason,
         progress=newest.step if newest else None,
         done=done,
         rank_exits=exits,
         log_end=log.end or 0,
     )
-    if seen is not None and not is_ours(seen, job.restart_count):
-        say(f"Slurm says {seen.state}, restart {seen.restart_count}: the decision is not made here")
+    if not ours:
+        state = f"says {seen.state}, restart {seen.restart_count}" if seen else "does not say that the job runs"
+        say(f"Slurm {state}: the decision is not made here")
         return None
     diagnosis = _diagnose(job, end, log, reason, exits)
     if end.exit_code != 0 and reason is None:
@@ -68,6 +75,31 @@ def judge_launch(job: JobContext, end: LaunchEnd, slurm: SlurmClient, record: Re
     )
     say(f"decision: {decision.action.value} ({decision.reason})")
     return decision
+
+
+def _stop_reason(job: JobContext, end: LaunchEnd, seen: JobRecord | None, *, ours: bool) -> str | None:
+    """Why the launch had to end; None where it ended by itself."""
+    if job.run.is_stop_requested():
+        return "user"
+    if end.stop is not None:
+        return end.stop.reason
+    if is_preempted(seen):
+        return "preempted"
+    return BY_SLURM if seen is not None and not ours else None
+
+
+def decide_between_launches(record: Record, spec: Spec, reason: str) -> Decision:
+    """A reason to stop came while no launch ran."""
+    ending = Ending(cause=reason, sentence="", exit_code=None, script_alive=True, stop_reason=reason)
+    decision = decide(record.read_run(), ending, spec.retry)
+    say(f"decision: {decision.action.value} ({decision.reason})")
+    return decision
+
+
+def _log_of(launch: LaunchProcess) -> LogRange:
+    """What the launch wrote; a log that somebody emptied meanwhile begins anew."""
+    end = launch.log_end()
+    return LogRange(launch.log_file, launch.log_offset if launch.log_offset <= end else 0, end)
 
 
 def _diagnose(job: JobContext, end: LaunchEnd, log: LogRange, reason: str | None, exits: list[RankExit]) -> Diagnosis:

@@ -22,6 +22,7 @@ from slurmtrain.ops.judge import LogRange, decide_ending, diagnose_log
 from slurmtrain.slurm.client import AccountingRecord, SlurmClient
 from slurmtrain.slurm.srun_messages import parse_rank_exits
 from slurmtrain.store.journal import read_journal
+from slurmtrain.store.publish import exists
 from slurmtrain.store.rundir import AttemptDir, RunDir
 
 _MAX_LOG_FOR_EXITS = 4 << 20  # bytes from the end of a launch's output in which srun names the ended tasks
@@ -45,10 +46,14 @@ def judge_requeued_attempt(run: RunDir, spec: Spec, attempt: AttemptDir, slurm: 
     word = _requeue_word(record)
     ended = _ended_event(attempt, record, word, "gate", None)
     launch = _last_launch(state, attempt)
-    failed = launch is not None and launch.ended is not None and launch.ended.stop_reason is None
-    if word in {"PREEMPTED", "NODE_FAIL"} or not failed:
+    if word in {"PREEMPTED", "NODE_FAIL"} or launch is None or not _failed_for_good(launch):
         return _judge_by_word(state, spec, attempt, word, ended)
     return judge_ended_attempt(run, spec, attempt, record, state, who="gate")
+
+
+def _failed_for_good(launch: Launch) -> bool:
+    """It ended by itself, and it had not been decided that it is started again."""
+    return launch.ended is not None and launch.ended.stop_reason is None and launch.decision is None
 
 
 def judge_ended_attempt(
@@ -77,7 +82,7 @@ def judge_ended_attempt(
         exit_code=_exit_code(ended, launch),
         script_alive=False,
         stop_reason=launch.stop.reason if launch and launch.stop else None,
-        done=run.done_file.exists(),
+        done=run.is_done(),
         resumed_from=launch.started.resume_from if launch and launch.started else None,
     )
     return Judged(decision, (ended, found))
@@ -88,7 +93,7 @@ def launch_log(run: RunDir, attempt: AttemptDir, state: Run, launch: Launch | No
     owner = attempt.read_owner() or {}
     path = run.log_file(str(owner.get("job_id", "")))
     if launch is None or launch.started is None:
-        return LogRange(path) if path.exists() else None
+        return LogRange(path) if exists(path) else None
     end = launch.ended.log_end if launch.ended else _next_offset(state, attempt)
     return LogRange(path, launch.started.log_offset, end or None)
 

@@ -1,0 +1,31 @@
+"""Whether a later attempt of the run has begun: then this execution is a ghost and must end itself.
+
+A node whose slurmd died keeps its processes while Slurm gives the job to other nodes; two executions of one run would
+then train side by side and overwrite each other's checkpoints.
+"""
+
+from __future__ import annotations
+
+import time
+
+from slurmtrain.store.publish import exists
+from slurmtrain.store.rundir import RunDir
+
+
+class Fence:
+    """Looks for the directory of the next attempt, not more often than every ``interval_s``."""
+
+    def __init__(self, run: RunDir, attempt: int, interval_s: float) -> None:
+        self._next_attempt = run.attempt(attempt + 1).path
+        self._interval_s = interval_s
+        self._next_look = 0.0
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        """True once a later attempt exists; it stays so."""
+        now = time.monotonic()
+        if not self._closed and now >= self._next_look:
+            self._next_look = now + self._interval_s
+            self._closed = exists(self._next_attempt)
+        return self._closed
