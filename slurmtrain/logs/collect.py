@@ -19,13 +19,16 @@ NEW_EPISODE = 3
 CONTEXT = 6144
 AHEAD = 1536
 CACHE = 2_048
+PROOF = 90
+MILD = 18
 OWN_TAIL = 3
 
 Stream = tuple[int | None, int | None, int | None]
 
 _SOURCE = re.compile(
     r"\s*(?:❱ ?)?\d* ?│|\+{1,3} |\s{4,}(?:raise|return|assert|except|if|elif|else|for|while|with|print|logger|logging"
-    r"|log|self|def|from|import|try|warnings|yield|await|async|msg|message|f?\"|f?'|#|[a-z_][\w.\[\]]* ?(?:[-+*/|]?= |\())"
+    r"|log|self|def|from|import|try|warnings|yield|await|async"
+    r"|msg|message|f?\"|f?'|#|[a-z_][\w.\[\]]* ?(?:[-+*/|]?= |\())"
 )
 _RAISED = re.compile(r"(?:[A-Za-z_]\w*\.){0,12}\w*(?:Error|Exception): ")
 _TRACEBACK = "Traceback (most recent call last)"
@@ -34,6 +37,8 @@ _CAUGHT = re.compile(
     r"|\bskip(?:ping|ped)?\b|\bignor(?:ing|ed)\b|\bcaught\b|falling back"
     r"|\bwarn(?:ing)?\b.*(?:fail|error|exception)|non-fatal"
 )
+_DISTINCT = ("node", "rank", "tasks", "xid")  # groups whose values make two matches of one rule two findings
+_MILD = re.compile(r"(?<!NCCL )\bWARN(?:ING)?\b|\[NeMo W |UserWarning: ")
 _DURING = "During handling of the above exception"
 
 
@@ -133,7 +138,8 @@ class Collector:
             self._segment += 1
             self.result.segments.append(number)
             return False
-        key = (rule.id + (found.groupdict().get("node") or ""), line.stream)
+        named = found.groupdict()
+        key = ("\0".join((rule.id, *(named.get(part) or "" for part in _DISTINCT))), line.stream)
         episodes = self._episodes.get(key)
         progress = self.result.progress
         if (
@@ -145,6 +151,8 @@ class Collector:
             self._repeat(episodes[-1], line, number, progress)
             return True
         weight, handled = rule.weight, False
+        if _is_mild(rule, line.body):
+            weight = min(weight, MILD)
         if (rule.near or rule.then) and self._contexts >= MAX_CONTEXTS:
             return False
         if entry.needs_context and self._contexts < MAX_CONTEXTS:
@@ -287,6 +295,13 @@ class Collector:
         if label is not None and self._label_differs:
             return rank
         return label if label is not None else rank
+
+
+def _is_mild(rule: Rule, body: str) -> bool:
+    """Whether the line calls itself a warning: then it is a cause only where nothing else is found."""
+    if rule.kind != "cause" or rule.weight >= PROOF or rule.cause in ("time_limit", "preempted"):
+        return False
+    return _MILD.search(body, 0, 200) is not None
 
 
 def _competes(rule: Rule) -> bool:

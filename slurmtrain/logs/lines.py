@@ -14,7 +14,6 @@ MAX_EVIDENCE = 400
 _ANSI = re.compile(
     rb"\x1b(?:\[[0-9;:?<=>]{0,64}[ -/]{0,4}[@-~]|\][^\x07\x1b\n]{0,256}(?:\x07|\x1b\\)?|[@-Z\\^_]|[()][0-9A-B])"
 )
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
 _MONTH_NAMES = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTHS = {name: number for number, name in enumerate(_MONTH_NAMES, 1)}
 
@@ -75,12 +74,19 @@ def strip_ansi(data: bytes) -> bytes:
 
 
 def clean(text: str, limit: int = MAX_EVIDENCE) -> str:
-    """Text fit to be shown: bounded (head and tail kept), control characters escaped."""
-    text = text.strip()
-    if len(text) > limit:
-        head = limit * 3 // 4
-        text = f"{text[:head]} … {text[-(limit - head - 3) :]}"
-    return _CONTROL.sub(lambda found: f"\\x{ord(found.group()):02x}", text.replace("\t", " "))
+    """Text fit to be shown: bounded (head and tail kept), nothing but printable characters."""
+    text = _shorten(text.strip(), limit).replace("\t", " ")
+    if text.isprintable():
+        return text
+    escaped = "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
+    return _shorten(escaped, limit)
+
+
+def _shorten(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    head = limit * 3 // 4
+    return f"{text[:head]} … {text[-(limit - head - 3) :]}"
 
 
 def clock(month: int, day: int, hour: int, minute: int, second: int, fraction: str | None = None) -> float:

@@ -104,6 +104,8 @@ class CompiledRule:
 def _is_raised(body: str, found: re.Match[str]) -> bool:
     """Whether the name is printed as an exception and not just mentioned."""
     lead = body[max(0, found.start("exception") - 40) : found.start("exception")].rstrip()
+    if lead.endswith("::"):
+        return False
     if lead.endswith(("except", "raise", "class", "import", "catch", "raises")):
         return False
     return found.group("message") is not None or not lead or lead[-1] in "]:)>│|"

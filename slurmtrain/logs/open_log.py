@@ -23,6 +23,7 @@ from slurmtrain.logs.scan import Finder, scan_log
 MAX_FILES = 20_000
 MAX_DEPTH = 6
 STDIN = "-"
+PIECE = 1 << 14  # small, so that a torn end costs little of what was still readable
 
 _MAGIC = ((b"\x1f\x8b", "gzip"), (b"BZh", "bzip2"), (b"\xfd7zXZ\x00", "xz"), (b"\x28\xb5\x2f\xfd", "zstd"))
 _SKIP = re.compile(
@@ -31,7 +32,7 @@ _SKIP = re.compile(
 )
 _RANK_NAMES = (
     re.compile(r"(?i)(?:^|[._/-])(?:global[_-]?)?rank[._-]?(\d{1,6})(?=\D|$)"),
-    re.compile(r"(?i)(?:^|[._-])(?:task|proc|process|worker|tid|t)[._-]?(\d{1,6})(?=\D|$)"),
+    re.compile(r"(?i)(?:^|[._/-])(?:task|proc|process|worker|tid|t)[._-]?(\d{1,6})(?=\D|$)"),
     re.compile(r"/attempt_\d+/(\d{1,6})/"),
     re.compile(r"[._-](\d{1,6})\.(?:out|err|log|txt|json)(?:\.\w+)?$"),
     re.compile(r"(?:^|/)(\d{1,6})\.(?:out|err|log|txt|json)(?:\.\w+)?$"),
@@ -151,12 +152,12 @@ class _Torn:
     """A compressed stream that may end too early: what could be read counts, the tear ends it."""
 
     def __init__(self, inner: BinaryIO) -> None:
-        self._inner = inner
+        self._piece = getattr(inner, "read1", inner.read)
 
     def read(self, size: int = -1) -> bytes:
         """The next bytes; empty at the end or where the compressed data is damaged."""
         try:
-            return self._inner.read(size)
+            return self._piece(PIECE if size < 0 else min(size, PIECE))
         except (EOFError, OSError, lzma.LZMAError, ValueError):
             return b""
 

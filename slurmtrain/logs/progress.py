@@ -23,7 +23,8 @@ _BAD = re.compile(
 )
 _FINISHED = re.compile(
     r"(?i)\bdone training\b|\b(?:training|finetuning|fine-tuning|evaluation|run|job|experiment|pretraining)\b"
-    r"[^.:,]{0,60}?\b(?:is )?(?:complete[d]?|finished|done)\b(?! with (?:error|exit))|\bfinished training\b|'?train_runtime'?\W|"
+    r"[^.:,]{0,60}?\b(?:is )?(?:complete[d]?|finished|done)\b(?! with (?:error|exit))|\bfinished training\b"
+    r"|'?train_runtime'?\W|"
     r"\bmax_steps=?\d* reached|\bsuccessfully (?:completed|finished)\b"
 )
 _LOSS = re.compile(

@@ -21,17 +21,20 @@ else:  # pragma: no cover - depends on the interpreter
 SHORTEST = 3
 MOST = 90
 # Words that healthy logs are full of: a filter by one of them lets every line pass.
-_COMMON_WORDS = """loss grad norm size step steps rank iter epoch num_ host port link make run inf code exit time batch data info
-    train training model local file name node status cuda
+_COMMON_WORDS = """
+    loss grad norm size step steps rank iter epoch num_ host port link make run inf code exit time batch data info
+    train training model local file name node cuda
     rank world learning rate memory value type config loading total param parameter torch python version device gpu
-    grad_norm tensor process processes list file: load state batch size model parallel checkpoint token tokens stat less"""
-
+    grad_norm tensor process processes list file: load state batch size model parallel checkpoint
+    token tokens stat less
+"""
 
 # Words that logs of failures are full of: a rarer one is better.
-_LIKELY_WORDS = """error errors failed failure fail timeout exception rror xception detected unknown found available connection
+_LIKELY_WORDS = """
+    error errors failed failure fail timeout exception rror xception detected unknown found available connection
     instance nccl collective terminate exit exitcode fatal corrupt truncated lost down requires expected invalid
-    warning not found"""
-
+    warning not found
+"""
 
 _COMMON = frozenset(_COMMON_WORDS.split())
 _LIKELY = frozenset(_LIKELY_WORDS.split())

@@ -96,6 +96,9 @@ def _rank_of(verdict: Verdict, evidence: Evidence, facts: Facts) -> int | None:
         return _lagging_rank(evidence)
     if finding.kind == "stop":
         return None
+    summary = _summary_rank(evidence)
+    if finding.cause == "peer_lost" and summary is not None:
+        return summary
     if finding.rank is not None:
         return finding.rank
     same = [item for item in evidence.causes if item.cause == finding.cause and item.rank is not None]
@@ -103,10 +106,18 @@ def _rank_of(verdict: Verdict, evidence: Evidence, facts: Facts) -> int | None:
         return min(same, key=lambda item: item.line).rank
     if finding.weight < ROOT and finding.kind != "launcher":
         return None
-    summary = [item.rank for item in evidence.launcher if item.rule == "torchrun-failed-rank"]
-    if summary:
-        return summary[-1] if len(set(summary[-1:])) == 1 else None
-    return _first_to_exit(evidence, facts)
+    return summary if summary is not None else _first_to_exit(evidence, facts)
+
+
+def _summary_rank(evidence: Evidence) -> int | None:
+    """The rank that torchrun's summary calls the root cause: the last it lists. None for summaries of several nodes."""
+    ranks = sorted((item for item in evidence.launcher if item.rule == "torchrun-failed-rank"), key=_last_seen)
+    heads = [item for item in evidence.launcher if item.rule == "torchrun-child-failed"]
+    return ranks[-1].rank if ranks and len({item.stream for item in heads}) <= 1 else None
+
+
+def _last_seen(item: Finding) -> int:
+    return item.last_line
 
 
 def _lagging_rank(evidence: Evidence) -> int | None:

@@ -220,7 +220,10 @@ def _barely_survived(evidence: Evidence) -> list[Finding]:
     return [
         item
         for item in evidence.survived
-        if item.weight >= ROOT and item.file in logs and logs[item.file].progress - item.last_progress < 40
+        if item.weight >= ROOT
+        and item.file in logs
+        and logs[item.file].progress - item.last_progress < 40
+        and logs[item.file].finished <= item.last_progress
     ]
 
 

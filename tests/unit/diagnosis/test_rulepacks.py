@@ -1,0 +1,156 @@
+"""Packs of rules: what is refused, who comes first, what users' rules decide."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slurmtrain.core.diagnose import diagnose
+from slurmtrain.core.facts import Facts
+from slurmtrain.core.rules import RuleSet
+from slurmtrain.errors import NotFoundError, SpecError
+from slurmtrain.logs.scan import scan_bytes
+from slurmtrain.plugins.literals import find_literals
+from slurmtrain.plugins.rulepacks import load_packs, load_rules, read_pack
+from slurmtrain.plugins.ruletest import find_problems
+
+FAILED = Facts(state="FAILED", exit_code=1)
+
+
+def pack(folder: Path, text: str, name: str = "mine.toml") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def rule(body: str) -> str:
+    return f'[[rule]]\nid = "mine"\n{body}\nhit = ["x"]\nmiss = ["y"]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[[rule]\n", "not valid TOML"),
+        ("rules = 3\n", "unknown key 'rules'"),
+        ("[[rule]]\ncause = 'cuda_oom'\n", "needs an id"),
+        (rule("cause = 'cuda_oom'\npatern = 'x'"), "unknown key 'patern'"),
+        (rule("cause = 'cuda_ooom'\npattern = 'x'"), "cause is 'cuda_ooom'"),
+        (rule("cause = 'cuda_oom'\npattern = '('"), "not a valid regular expression"),
+        (rule("cause = 'cuda_oom'"), "no condition"),
+        (rule("pattern = 'x'"), "decides nothing"),
+        (rule("cause = 'cuda_oom'\npattern = 'x'\noutcome = 'Explode'"), "outcome is 'Explode'"),
+        (rule("cause = 'cuda_oom'\npattern = 'x'\nweight = 1000"), "weight is 1000"),
+        (rule("cause = 'cuda_oom'\npattern = 'x'\nvictim_of = ['nobody']"), "victim_of names 'nobody'"),
+        (rule("outcome = 'FailJob'\nmetric = {pattern = 'x', op = '<'}"), "needs one group"),
+        (rule("outcome = 'FailJob'\nmetric = {pattern = '(x)', op = '~'}"), "metric.op is '~'"),
+        (rule("cause = 'cuda_oom'\npattern = 'x'") * 2, "two rules are called 'mine'"),
+    ],
+)
+def test_a_wrong_pack_is_refused_with_a_sentence(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(SpecError, match=r"mine\.toml") as caught:
+        read_pack(pack(tmp_path, text), own=True)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value).strip()
+
+
+def test_a_missing_pack(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError):
+        load_packs([tmp_path / "nothing"])
+
+
+def test_bundled_packs_have_no_problem() -> None:
+    problems = [item for item in find_problems(load_packs()) if item.kind != "slow"]
+    assert [item for item in problems if item.kind in ("shadowed", "example")] == []
+
+
+def test_every_bundled_example_holds() -> None:
+    from slurmtrain.cli.rules import _holds
+
+    for item in load_packs():
+        for example in item.examples:
+            assert _holds(item, example), (item.name, example)
+
+
+def test_hidden_and_shadowed_rules_are_reported(tmp_path: Path) -> None:
+    text = (
+        "[[rule]]\nid = 'all'\ncause = 'config_error'\npattern = 'flux'\nhit = ['flux']\nmiss = ['x']\n"
+        "[[rule]]\nid = 'late'\ncause = 'cuda_oom'\npattern = 'flux capacitor'\nhit = ['flux capacitor']\n"
+        "[[rule]]\nid = 'quota'\ncause = 'cuda_oom'\npattern = 'flux quota'\n"
+    )
+    packs = load_packs([pack(tmp_path, text)])
+    kinds = {(item.rule, item.kind) for item in find_problems(packs)}
+    assert {("late", "hidden"), ("quota", "shadowed"), ("quota", "example")} <= kinds
+
+
+def test_a_users_rule_comes_first_and_the_first_wins(tmp_path: Path) -> None:
+    text = (
+        "[[rule]]\nid = 'first'\ncause = 'license_unavailable'\npattern = 'flux capacitor'\n"
+        "[[rule]]\nid = 'second'\ncause = 'config_error'\npattern = 'flux'\n"
+    )
+    rules = load_rules([pack(tmp_path, text)])
+    log = b"GPU 3 is lost\nthe flux capacitor is empty\n"
+    answer = diagnose(FAILED, [scan_bytes(log, rules)])
+    assert (answer.cause, answer.rule, answer.line) == ("license_unavailable", "first", 2)
+
+
+@pytest.mark.parametrize(("outcome", "retryable"), [("FailJob", False), ("Count", True), ("Ignore", True)])
+def test_outcomes(tmp_path: Path, outcome: str, retryable: bool) -> None:
+    rules = load_rules([pack(tmp_path, f"[[rule]]\nid = 'o'\noutcome = '{outcome}'\npattern = 'flux'\n")])
+    answer = diagnose(FAILED, [scan_bytes(b"GPU 3 is lost\nflux\n", rules)])
+    assert (answer.cause, answer.outcome, answer.retryable) == ("gpu_lost", outcome, retryable)
+
+
+def test_rules_on_facts(tmp_path: Path) -> None:
+    text = "[[rule]]\nid = 'code'\noutcome = 'FailJob'\nexit_code = [42]\nstate = ['FAILED']\n"
+    rules = load_rules([pack(tmp_path, text)])
+    log = scan_bytes(b"GPU 3 is lost\n", rules)
+    assert diagnose(Facts(state="FAILED", exit_code=42), [log]).outcome == "FailJob"
+    assert diagnose(FAILED, [log]).outcome is None
+
+
+def test_exit_93_forbids_a_retry(rules: RuleSet) -> None:
+    answer = diagnose(Facts(state="FAILED", exit_code=93), [scan_bytes(b"x\n", rules)])
+    assert (answer.outcome, answer.retryable, answer.action) == ("FailJob", False, "stop")
+
+
+def test_a_metric_rule_looks_at_the_last_values(tmp_path: Path) -> None:
+    text = (
+        "[[rule]]\nid = 'flat'\noutcome = 'FailJob'\n"
+        "metric = {pattern = 'val_acc=([0-9.]+)', op = '<', value = 0.2, times = 3}\n"
+    )
+    rules = load_rules([pack(tmp_path, text)])
+
+    def outcome(values: list[float]) -> str | None:
+        log = "".join(f"epoch {at} val_acc={value}\n" for at, value in enumerate(values))
+        return diagnose(FAILED, [scan_bytes(log.encode(), rules)]).outcome
+
+    assert outcome([0.5, 0.1, 0.1, 0.1]) == "FailJob"
+    assert outcome([0.1, 0.1, 0.1, 0.5]) is None
+    assert outcome([0.1, 0.1]) is None
+
+
+def test_a_rule_set_survives_json(tmp_path: Path) -> None:
+    text = (
+        "[[rule]]\nid = 'm'\noutcome = 'Count'\nmetric = {pattern = 'a=(\\\\d+)', op = '>', value = 2}\n"
+        "[[rule]]\nid = 'p'\ncause = 'cuda_oom'\npattern = ['flux', 'warp']\nexit_code = 3\n"
+    )
+    rules = load_rules([pack(tmp_path, text.replace("\\\\", "\\\\"))])
+    assert RuleSet.from_json(rules.to_json()).rules == rules.rules
+    with pytest.raises(ValueError, match="frozen"):
+        RuleSet.from_json("[]")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        ("CUDA out of memory", {"cuda out of memory"}),
+        ("(?:flux|warp) drive failed", {" drive failed"}),
+        ("[Ee]rror code (?:zulu|yankee)", {"error code "}),
+        ("zulu{2,}|yankee", {"zul", "yankee"}),
+        (r"\d+ \w+", set()),
+        ("(?:optional)?", set()),
+    ],
+)
+def test_literals(pattern: str, words: set[str]) -> None:
+    assert set(find_literals(pattern)) == words
