@@ -22,7 +22,7 @@ def make(folder: Path, *names: str) -> None:
         (["step-9.pt", "step-10.pt"], "step-10.pt", 10),
         (["epoch=1-step=500.ckpt", "epoch=2-step=1000.ckpt"], "epoch=2-step=1000.ckpt", 1000),
         (["iter_0000100/", "iter_0000200/", "latest.txt"], "iter_0000200", 200),
-        (["step-1764438450434767123.x", "step-1764438450434767124.x"], "step-1764438450434767124.x", 1764438450434767124),
+        (["s-1764438450434767123.x", "s-1764438450434767124.x"], "s-1764438450434767124.x", 1764438450434767124),
         (["step-5.pt", "step-9.pt.tmp", ".step-8.pt", "step-7.pt.part"], "step-5.pt", 5),
         (["model.bin"], "model.bin", None),
     ],
