@@ -32,14 +32,14 @@ def find_finder(rules: RuleSet, size: int | None = None) -> Finder | None:
         expressions=words,
         ids=list(range(len(words))),
         elements=len(words),
-        flags=[0] * len(words),
+        flags=[hyperscan.HS_FLAG_CASELESS] * len(words),
         literal=True,
     )
     return _finder(database, [len(word) for word in words])
 
 
 def _finder(database: Any, lengths: list[int]) -> Finder:
-    def find(data: bytes, start: int) -> Iterator[int]:
+    def find(data: bytes) -> Iterator[int]:
         found: list[int] = []
 
         def seen(ident: int, _from: int, to: int, _flags: int, _context: Any) -> None:
@@ -47,6 +47,6 @@ def _finder(database: Any, lengths: list[int]) -> Finder:
 
         database.scan(data, match_event_handler=seen)
         found.sort()
-        return iter(position for position in found if position >= start)
+        return iter(found)
 
     return find

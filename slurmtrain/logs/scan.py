@@ -25,8 +25,8 @@ WINDOW_AFTER = 4096
 LONG_LINE = 1 << 18
 TAIL = 1 << 16
 
-# Finds the start of every literal in lower-case bytes, in order: (data, start) -> positions.
-Finder = Callable[[bytes, int], Iterator[int]]
+# Finds the start of every literal, whatever its case, in order.
+Finder = Callable[[bytes], Iterator[int]]
 
 
 class Scanner:
@@ -85,9 +85,8 @@ class Scanner:
         """Handle everything that starts before `end`."""
         if end <= self._done:
             return
-        lowered = self._buffer[self._done :].lower()
         base, position = self._done, 0
-        for hit in self._finder(lowered, 0):
+        for hit in self._finder(self._buffer[base:] if base else self._buffer):
             if hit < position:
                 continue
             if base + hit >= end:
@@ -124,8 +123,8 @@ class Scanner:
 
 
 def _finder_of(matcher: Matcher) -> Finder:
-    def find(data: bytes, start: int) -> Iterator[int]:
-        return (found.start() for found in matcher.filter.finditer(data, start))
+    def find(data: bytes) -> Iterator[int]:
+        return (found.start() for found in matcher.filter.finditer(data.lower()))
 
     return find
 

@@ -55,3 +55,10 @@ def test_every_advice_is_one_to_four_sentences() -> None:
         assert 1 <= len(sentences) <= 4, cause.name
         assert cause.advice.endswith((".", ")")), cause.name
         assert not cause.summary.endswith("."), cause.name
+
+
+def test_the_page_is_in_step() -> None:
+    from slurmtrain.cli.causes_page import build_page
+
+    page = DATA.parents[1] / "docs" / "causes.md"
+    assert page.read_text("utf-8") == build_page()
