@@ -157,7 +157,8 @@ def on_existing(args: argparse.Namespace) -> int:
     if args.verb == "logs":
         return logs(settings)
     if args.verb == "env":
-        describe.write_cluster_json(settings, backend.facts(settings))
+        if os.access(settings.directory, os.W_OK):
+            describe.write_cluster_json(settings, backend.facts(settings))
         print(describe.shell_exports(settings))
         return 0
     if args.verb == "fault":
@@ -187,6 +188,7 @@ def _interrupt(_number: int, _frame: object) -> NoReturn:
 
 def main(argv: list[str]) -> int:
     """Run one verb; a known problem is one sentence on standard error."""
+    os.umask(0o022)  # other users read the configuration and run what is installed
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGHUP, _interrupt)
     try:

@@ -20,7 +20,8 @@ from minislurm.report import Report, stream
 from minislurm.say import say, warn
 from minislurm.settings import REPO
 
-PARTS = ("lint", "unit", "packaging", "native", "demo", "docker")
+PARTS = ("lint", "unit", "packaging", "native", "docker", "demo")
+DEFAULT_PARTS = PARTS[:-1]  # the live tests run the demo, too
 LANES, NODES = 4, 12
 SCRIPT = str(REPO / "docker" / "mini-slurm")
 
@@ -150,7 +151,17 @@ class TestRun:
         """The tests for the slow cluster run meanwhile; their output is shown at the end."""
         log = self.work / "live-default-timers.log"
         outcome: list[tuple[int, str]] = []
-        argv = [str(tools / "python"), "-m", "pytest", "-p", "no:cacheprovider", "tests/live", "-m", "default_timers"]
+        argv = [
+            str(tools / "python"),
+            "-m",
+            "pytest",
+            "-p",
+            "no:cacheprovider",
+            "tests/live",
+            "-m",
+            "default_timers",
+            "-v",
+        ]
 
         def slow() -> None:
             with log.open("w", encoding="utf-8") as sink:
@@ -158,7 +169,7 @@ class TestRun:
 
         thread = threading.Thread(target=slow)
         thread.start()
-        live = ["tests/live", "-m", "not default_timers", f"-n{LANES}", "--maxschedchunk=1", "--durations=15"]
+        live = ["tests/live", "-m", "not default_timers", f"-n{LANES}", "--maxschedchunk=1", "--durations=15", "-v"]
         good = self.pytest(tools, *live, extra_env=self._live_env("test"))
         thread.join()
         print("--- the same cluster with Slurm's own timers, run meanwhile ---")
@@ -237,7 +248,7 @@ def work_directory() -> Path:
 
 def run(args: argparse.Namespace) -> int:
     """Run the selected parts (all by default) and print the summary."""
-    selected = [part for part in PARTS if getattr(args, part)] or list(PARTS)
+    selected = [part for part in PARTS if getattr(args, part)] or list(DEFAULT_PARTS)
     needs_root = [part for part in selected if part in ("native", "demo", "docker")]
     if needs_root and os.geteuid() != 0:
         raise MiniSlurmError(f"the parts {', '.join(needs_root)} need root; --lint, --unit and --packaging do not.")
