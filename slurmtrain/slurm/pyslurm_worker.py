@@ -30,11 +30,19 @@ def _minutes(value: Any) -> str:
     return "UNLIMITED" if value is None else f"{value}:00"
 
 
+def _array_task(job: Any) -> int | None:
+    """pyslurm 25.11 takes task 0 for "none": a record of an array without a task and without waiting ones is task 0."""
+    if job.array_id and job.array_task_id is None and not job.array_tasks_waiting:
+        return 0
+    task: int | None = job.array_task_id
+    return task
+
+
 def _job_row(job: Any) -> Row:
     return {
         "JobID": _text(job.id),
         "ArrayJobID": _text(job.array_id or job.id),
-        "ArrayTaskID": _text(job.array_task_id),
+        "ArrayTaskID": _text(_array_task(job)),
         "HetJobID": _text(job.heterogeneous_id or None),
         "HetJobOffset": _text(job.heterogeneous_offset if job.heterogeneous_id else None),
         "UserID": _text(job.user_id),
@@ -124,10 +132,6 @@ def update(pyslurm: Any, *, raw_job_id: int, begin_time: int | None, excluded: l
     job.modify(pyslurm.JobSubmitDescription(begin_time=begin_time, excluded_nodes=excluded))
 
 
-def hold(pyslurm: Any, *, raw_job_id: int) -> None:
-    _single(pyslurm, raw_job_id).hold(mode="user")
-
-
 def release(pyslurm: Any, *, raw_job_id: int) -> None:
     _single(pyslurm, raw_job_id).release()
 
@@ -136,15 +140,10 @@ def cancel(pyslurm: Any, *, raw_job_id: int) -> None:
     _single(pyslurm, raw_job_id).cancel()
 
 
-def signal_step(pyslurm: Any, *, raw_job_id: int, step: str, signal: str) -> None:
-    _single(pyslurm, raw_job_id)
-    pyslurm.JobStep(job_id=raw_job_id, step_id=step).send_signal(signal)
-
-
 CALLS: dict[str, Callable[..., Any]] = {
     call.__name__: call
     for call in (
-        load_jobs, load_nodes, load_steps, load_config, requeue, update, hold, release, cancel, signal_step,
+        load_jobs, load_nodes, load_steps, load_config, requeue, update, release, cancel,
     )
 }  # fmt: skip
 
