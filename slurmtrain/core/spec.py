@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import UnionType
-from typing import Any, Literal, TypeVar, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 Launcher = Literal["srun", "torchrun"]
 SuccessRule = Literal["all", "primary"]
@@ -119,10 +119,20 @@ def _build(kind: type[_T], data: Mapping[str, Any]) -> _T:
             value = _build(hint, value)  # type: ignore[arg-type]
         elif isinstance(value, list):
             value = tuple(value)
-        elif isinstance(hint, (type, UnionType)) and not isinstance(value, hint):
+        elif not _fits(value, hint):
             raise TypeError(f"{item.name} is no {getattr(hint, '__name__', hint)}")
         values[item.name] = value
     return kind(**values)
+
+
+def _fits(value: object, hint: Any) -> bool:
+    """Whether a value has the outer type of a hint; what is inside a container is not looked at."""
+    plain = get_origin(hint) or hint  # in Python 3.10 isinstance takes list[int] for a type
+    if plain is Literal:
+        return value in get_args(hint)
+    if plain in (Union, UnionType):
+        return any(_fits(value, part) for part in get_args(hint))
+    return isinstance(value, plain) if isinstance(plain, type) else True
 
 
 def parse_time_limit(text: str) -> int | None:

@@ -60,7 +60,7 @@ def build_run_id(name: str, now: datetime) -> str:
     """``<name>-<date>-<random>``: lower case letters, digits and dashes, at most 64 characters."""
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
     slug = re.sub(r"[^a-z0-9]+", "-", plain)[:_SLUG].strip("-") or "run"
-    return f"{slug}-{now:%Y%m%d-%H%M}-{secrets.token_hex(3)}"
+    return f"{slug}-{now:%Y%m%d-%H%M}-{secrets.token_hex(4)}"
 
 
 def prepare(

@@ -262,14 +262,14 @@ class TestRunIds:
         from datetime import datetime, timezone
 
         run_id = build_run_id(name, datetime(2026, 11, 29, 17, 5, tzinfo=timezone.utc))
-        assert re.fullmatch(re.escape(slug) + r"-20261129-1705-[0-9a-f]{6}", run_id)
+        assert re.fullmatch(re.escape(slug) + r"-20261129-1705-[0-9a-f]{8}", run_id)
         assert RUN_ID.fullmatch(run_id)
 
     def test_never_come_twice(self) -> None:
         from datetime import datetime, timezone
 
         now = datetime.now(timezone.utc)
-        assert len({build_run_id("x", now) for _ in range(2000)}) == 2000
+        assert len({build_run_id("x", now) for _ in range(200)}) == 200
 
 
 class TestSetup:
