@@ -112,12 +112,11 @@ class Cluster:
         )
 
     def user_env(self) -> dict[str, str]:
-        """The researcher's environment after login; in a lane sbatch's default partition is the lane's."""
+        """The researcher's environment after login. In a lane, submit with `-p cluster.partition()`."""
         venv = f"{self.facts['venv']}/bin"
         home, name = str(self.facts["user"]["home"]), self.user
         fixed = {"HOME": home, "USER": name, "LOGNAME": name, "SHELL": "/bin/bash", "LANG": "C.UTF-8"}
-        lane = {"SBATCH_PARTITION": self.partition("batch")} if self._prefix else {}
-        return {**fixed, **lane, "PATH": f"{venv}:{PATH}", "SLURM_CONF": str(self.facts["slurm_conf"])}
+        return {**fixed, "PATH": f"{venv}:{PATH}", "SLURM_CONF": str(self.facts["slurm_conf"])}
 
     def as_root(self, *argv: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
         """Run a command as root (the cluster's administrator) on the login host."""
@@ -150,13 +149,14 @@ class Cluster:
         return next((job for job in self.jobs("-j", str(job_id))), None)
 
     def jobs(self, *filters: str) -> list[Job]:
-        """Rows of squeue in all states."""
+        """Rows of squeue in all states, of this lane's partitions."""
         fields = "JobID:12,State:24,RestartCnt:8,Partition:32,UserName:32,NodeList:256,ReasonList:200"
         done = self.as_root("squeue", "-h", "-t", "all", "-O", fields, *filters)
         if done.returncode != 0 and "Invalid job id" not in done.stderr:
             raise AssertionError(f"squeue: {done.stderr.strip()}")
         widths = [12, 24, 8, 32, 32, 256, 200]
-        return [self._parse_job(cut(line, widths)) for line in done.stdout.splitlines() if line.strip()]
+        rows = [self._parse_job(cut(line, widths)) for line in done.stdout.splitlines() if line.strip()]
+        return [row for row in rows if row.partition.startswith(self._prefix)]
 
     def _parse_job(self, cells: list[str]) -> Job:
         job_id, state, restarts, partition, user, nodes, reason = cells
@@ -271,16 +271,13 @@ class Cluster:
 
     def cancel_all(self) -> None:
         """Cancel every job of the lane and kill its processes, without waiting for KillWait."""
-        active = [job for job in self.jobs() if job.state not in GONE_STATES and self._in_lane(job)]
+        active = [job for job in self.jobs() if job.state not in GONE_STATES]
         if not active:
             return
         self.slurm("scancel", *(str(job.job_id) for job in active), check=False)
         for process in [process for job in active for process in self.processes(job.job_id)]:
             with contextlib.suppress(ProcessLookupError):
                 self.signal_process(process, signal.SIGKILL)
-
-    def _in_lane(self, job: Job) -> bool:
-        return not self._prefix or job.partition.startswith(self._prefix)
 
     def restore(self, timeout_s: float = 60) -> None:
         """All daemons running, no job of the lane left, all nodes of the lane idle."""
@@ -301,7 +298,7 @@ class Cluster:
                 self.slurm("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
 
     def _unclean(self) -> list[str]:
-        jobs = [f"job {j.job_id} {j.state}" for j in self.jobs() if j.state not in GONE_STATES and self._in_lane(j)]
+        jobs = [f"job {j.job_id} {j.state}" for j in self.jobs() if j.state not in GONE_STATES]
         states = self.node_states(self.nodes)
         return jobs + [f"{node} {state}" for node, state in states.items() if state != "idle"]
 

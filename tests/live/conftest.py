@@ -70,12 +70,16 @@ def cluster_session() -> Cluster:
 
 @pytest.fixture
 def cluster(cluster_session: Cluster, request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """The cluster at rest; after the test its jobs are cancelled and its daemons and nodes brought back."""
+    """The cluster at rest; after the test its jobs are cancelled and its daemons and nodes brought back.
+
+    Under xdist it is this worker's lane, but all of it for a test that runs alone.
+    """
     _skip_unfit(cluster_session, request.node)
     alone = request.node.get_closest_marker("whole_cluster") is not None
     with _turn(Path(cluster_session.facts["dir"]), alone=alone):
-        yield cluster_session
-        cluster_session.restore()
+        found = Cluster(cluster_session.facts) if alone else cluster_session
+        yield found
+        found.restore()
 
 
 def _skip_unfit(cluster: Cluster, node: pytest.Item) -> None:
