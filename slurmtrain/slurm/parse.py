@@ -108,7 +108,7 @@ def parse_sacct(text: str) -> list[AccountingRecord]:
                 records.append(record)
             else:
                 current = ""
-        elif owner == current:
+        elif current and owner == current:
             steps.append(_step_record(step, row))
             records[-1] = replace(records[-1], steps=tuple(steps))
     return sorted(records, key=lambda record: (record.submit_time or _FIRST, record.start_time or _FIRST))

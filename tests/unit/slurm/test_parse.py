@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from slurmtrain.core.jobid import JobId
@@ -96,6 +96,7 @@ class TestSqueue:
         assert (job.state.base, job.state.word, job.exit_code) == (None, "EXPLODED", None)
 
     @given(st.text(max_size=400))
+    @example(".0")  # a step row without an owner, before any job row
     def test_no_text_raises(self, noise: str) -> None:
         parse.parse_squeue(noise)
         parse.parse_squeue("|".join([noise] * len(commands.SQUEUE_FIELDS)))
