@@ -74,7 +74,7 @@ def _weak_filter(pack: Pack, rule: Rule) -> list[Problem]:
             f"no rare literal is certain in {pattern[:80]!r}: too many lines would be tried",
         )
         for pattern, words in zip(rule.patterns or (rule.exceptions or "",), rule.literals, strict=False)
-        if not words or min(strength(word) for word in words) < WEAK
+        if not words or (rule.patterns and min(strength(word) for word in words) < WEAK)
     ]
 
 

@@ -101,7 +101,12 @@ def _rank_of(verdict: Verdict, evidence: Evidence, facts: Facts) -> int | None:
         return summary
     if finding.rank is not None:
         return finding.rank
-    same = [item for item in evidence.causes if item.cause == finding.cause and item.rank is not None]
+    enough = min(finding.weight, ROOT)
+    same = [
+        item
+        for item in evidence.causes
+        if item.cause == finding.cause and item.rank is not None and item.weight >= enough
+    ]
     if same:
         return min(same, key=lambda item: item.line).rank
     if finding.weight < ROOT and finding.kind != "launcher":

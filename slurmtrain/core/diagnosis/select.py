@@ -18,6 +18,7 @@ SYMPTOM = 20
 ENDED_THEN_RAN = 10
 STOPPED_THEN_RAN = 200
 MANY_RANKS = 8
+OTHERS_WENT_ON = 1000
 WRAPPED = 50
 WRAP_LINES = 60
 
@@ -86,17 +87,17 @@ def _last_launch(log: Findings) -> list[Finding]:
         ):
             boundary = max(boundary, item.last_line)
     for item in current:
-        if item.kind == "start" and _begins_anew(item, current):
+        if item.kind == "start" and _begins_anew(item, current, log):
             boundary = max(boundary, item.line - 1)
     kept = [item for item in current if item.last_line > boundary]
     return kept if kept or log.progress else current
 
 
-def _begins_anew(start: Finding, current: Sequence[Finding]) -> bool:
+def _begins_anew(start: Finding, current: Sequence[Finding], log: Findings) -> bool:
     """Whether a start follows an end and something happened after it."""
     ended = any(item.kind in ("end", "launcher", "stop") and item.line < start.line for item in current)
     goes_on = any(item.kind in ("cause", "victim", "stop") and item.line > start.line for item in current)
-    return ended and goes_on
+    return ended and (goes_on or log.progress - start.last_progress >= ENDED_THEN_RAN)
 
 
 def _enough(items: Iterable[Finding]) -> list[Finding]:
@@ -119,7 +120,7 @@ def survived(item: Finding, log: Findings) -> bool:
     if log.finished > item.last_progress:
         return True
     if item.stream != (None, None, None):
-        return item.after_own >= (6 if raised else 3) or total >= (200 if raised else 60)
+        return item.after_own >= (6 if raised else 3) or total >= OTHERS_WENT_ON
     return total >= (6 if raised else 3)
 
 

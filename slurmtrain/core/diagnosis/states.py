@@ -13,6 +13,9 @@ from slurmtrain.core.rules import Rule
 OLD_OUTPUT_S = 1800.0
 NAN_RUN = 5
 NEAR_LIMIT = 0.97
+# Lines of progress after an error by which other ranks may still have gone on, with and without another symptom.
+HARDLY_WENT_ON = 10
+WENT_ON_BRIEFLY = 40
 
 SIGNALS = {2: "SIGINT", 9: "SIGKILL", 15: "SIGTERM"}
 STOP_CAUSES = {
@@ -196,8 +199,9 @@ def _failed(facts: Facts, evidence: Evidence, *, known: bool) -> Verdict:
         return Verdict(stop.cause or "unknown", stop, 0.85)
     if not known:
         return _unknown_state(found, evidence)
-    if found is not None and found.weight < SYMPTOM:
-        found = choose(_barely_survived(evidence)) or found
+    if found is not None and found.weight < ROOT:
+        near = HARDLY_WENT_ON if found.weight >= SYMPTOM else WENT_ON_BRIEFLY
+        found = choose(_barely_survived(evidence, near)) or found
     if found is not None:
         return Verdict(found.cause or "unknown", found, _sure(found))
     return _without_text(facts, evidence)
@@ -215,14 +219,14 @@ def _unknown_state(found: Finding | None, evidence: Evidence) -> Verdict:
     return Verdict("no_failure", None, 0.7)
 
 
-def _barely_survived(evidence: Evidence) -> list[Finding]:
+def _barely_survived(evidence: Evidence, lines: int = WENT_ON_BRIEFLY) -> list[Finding]:
     logs = {log.name: log for log in evidence.logs}
     return [
         item
         for item in evidence.survived
         if item.weight >= ROOT
         and item.file in logs
-        and logs[item.file].progress - item.last_progress < 40
+        and logs[item.file].progress - item.last_progress < lines
         and logs[item.file].finished <= item.last_progress
     ]
 

@@ -55,6 +55,21 @@ def test_a_caught_error_is_no_cause(rules: RuleSet) -> None:
     assert read(log, rules).cause == "python_exception"
 
 
+def test_other_ranks_print_a_little_more_after_a_death(rules: RuleSet) -> None:
+    """Without rank prefixes a death looks survived for a few lines; then the peers lose their connection."""
+    log = "step 1 loss 2.0 lr 1e-4\nTraceback (most recent call last):\n  File \"t.py\", line 3\nKeyError: 'y'\n"
+    log += "".join(f"step {number} loss 2.0 lr 1e-4\n" for number in range(2, 10))
+    log += "RuntimeError: [../gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.0.0.3]:1\n"
+    assert read(log, rules).cause == "python_exception"
+
+
+def test_a_batch_that_was_skipped_long_before_is_no_cause(rules: RuleSet) -> None:
+    log = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    log += "".join(f"step {number} loss 2.0 lr 1e-4\n" for number in range(2, 60))
+    log += "RuntimeError: [../gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.0.0.3]:1\n"
+    assert read(log, rules).cause == "peer_lost"
+
+
 def test_our_marks_separate_attempts(rules: RuleSet) -> None:
     log = "slurmtrain: === attempt 0 launch 0 job 7 nodes 2 ===\n" + trace(
         0, "ModuleNotFoundError: No module named 'a'"
