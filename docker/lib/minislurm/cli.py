@@ -40,7 +40,7 @@ def locked() -> Iterator[None]:
         yield
 
 
-def up(args: argparse.Namespace, extras: tuple[str, ...] = ()) -> Settings:
+def up(args: argparse.Namespace) -> Settings:
     """Start the cluster unless it runs; then slurmtrain and cluster.json."""
     before = load_settings(options.directory_of(args))
     wanted = options.wanted_settings(args, before)
@@ -54,7 +54,7 @@ def up(args: argparse.Namespace, extras: tuple[str, ...] = ()) -> Settings:
             settings = before
         else:
             settings = _start(args, before, wanted)
-    _finish(args, settings, extras)
+    _finish(args, settings)
     return settings
 
 
@@ -78,11 +78,11 @@ def check_directory(path: Path, before: Settings | None) -> None:
             raise MiniSlurmError(f"{parent} cannot be entered by other users; choose another directory with --dir.")
 
 
-def _finish(args: argparse.Namespace, settings: Settings, extras: tuple[str, ...]) -> None:
+def _finish(args: argparse.Namespace, settings: Settings) -> None:
     """cluster.json first: the cluster is usable even if slurmtrain cannot be installed yet."""
     backend = backends.of(settings)
     describe.write_cluster_json(settings, backend.facts(settings))
-    if not args.no_venv and backend.install(settings, extras):
+    if not args.no_venv and backend.install(settings, args.extras):
         describe.write_cluster_json(settings, backend.facts(settings))
 
 
@@ -141,7 +141,8 @@ def demo(args: argparse.Namespace) -> int:
     source = REPO / "docker" / "demo"
     if not (source / "run").exists():
         raise MiniSlurmError(f"{source / 'run'} is missing; this checkout has no demo.")
-    settings = up(args, ("demo",))
+    args.extras.append("demo")
+    settings = up(args)
     folder = settings.layout.root / "demo"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(source, folder)  # the researcher may not be able to read the checkout

@@ -73,6 +73,7 @@ def _up_options() -> Parser:
     options.add_argument("--set", dest="extra", action="append", metavar="KEY=VALUE", help="a line for slurm.conf")
     options.add_argument("--lanes", type=int, help="partitions for N tests side by side, each with its own nodes (1)")
     options.add_argument("--fresh", action="store_true", help="forget jobs, accounting and stores of earlier starts")
+    options.add_argument("--extra", dest="extras", action="append", default=[], help="install slurmtrain[EXTRA]")
     options.add_argument("--no-venv", action="store_true", help="do not install slurmtrain")
     return options
 
@@ -109,6 +110,11 @@ def wanted_settings(args: argparse.Namespace, before: Settings | None) -> Settin
         accounting=not args.no_accounting,
         **chosen,
     )
+    for extra in args.extras:
+        if not re.fullmatch(r"[a-z][a-z0-9-]*", extra):
+            raise MiniSlurmError(
+                f"--extra {extra!r}: expected the name of an extra of slurmtrain, such as demo.", code=2
+            )
     if not 1 <= settings.lanes <= settings.nodes:
         raise MiniSlurmError(f"--lanes {settings.lanes}: expected 1 to {settings.nodes}, a node or more each.", code=2)
     if args.slurm and settings.backend == "native":

@@ -132,7 +132,7 @@ class TestRun:
     def _native(self) -> bool:
         tools = self.debian()
         quick, slow = ["--name", "test"], ["--name", "testslow"]
-        options = ["--native", "--fresh"]
+        options = ["--native", "--fresh", "--extra", "demo"]
         try:
             up = self.command(SCRIPT, "up", *quick, *options, "--nodes", str(NODES), "--lanes", str(LANES))
             if not up:
@@ -200,9 +200,10 @@ class TestRun:
 
     def _docker(self, release: str) -> bool:
         name = ["--name", "testdocker"]
+        options = ["--docker", "--slurm", release, "--fresh", "--extra", "demo"]
         tools = self.debian()
         try:
-            if not self.command(SCRIPT, "up", *name, "--docker", "--slurm", release, "--fresh", timeout_s=2400):
+            if not self.command(SCRIPT, "up", *name, *options, timeout_s=2400):
                 return False
             return self.pytest(tools, "tests/live", "-m", "docker_too", "-v", extra_env=self._live_env("testdocker"))
         finally:
