@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from cluster import PATH, Cluster
+from cluster import PATH, Cluster, wait_until
 from live_stage import LiveStage, ResearcherHost
 
 from slurmtrain.core.jobid import JobId
@@ -152,7 +152,12 @@ def test_the_environment_of_a_job_does_not_reach_sbatch_and_squeue(cluster: Clus
     assert job.time_limit == timedelta(minutes=20)
     assert job.start_time is not None
     assert abs(job.start_time.timestamp() - time.time()) < 120
-    environ = next(process.environ for process in cluster.processes(job_id.base) if process.argv[:1] == ["/bin/bash"])
+    scripts = wait_until(
+        lambda: [process for process in cluster.processes(job_id.base) if process.argv[:1] == ["/bin/bash"]],
+        20,
+        "the batch script's process",
+    )
+    environ = scripts[0].environ
     assert environ.get("TZ") == "Asia/Tokyo"  # the user's own, not ours
     assert environ.get("SLURM_JOB_ID") == str(job_id)
     assert "SBATCH_PARTITION" not in environ
