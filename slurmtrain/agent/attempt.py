@@ -62,10 +62,11 @@ class AttemptRunner:
                 self._companions.ensure_running()
                 end = self._run_launch(number)
                 decision = None if self._fence.closed else judge_launch(self._job, end, self._slurm, self._record)
+                if decision is not None:
+                    decision = self._restart_or_leave(decision, end)
                 if decision is None:
-                    return end.exit_code
-                decision = self._restart_or_leave(decision, end)
-                if decision is None:
+                    # Where slurmd is dead nobody else ends its ranks.
+                    kill_launch(end.launch, self._raw_job_id, self._attempt.number)
                     return end.exit_code
                 if decision.action is not Action.RESTART_IN_PLACE:
                     return leave(self._job, self._attempt, decision, end, self._slurm, self._record)
@@ -103,7 +104,7 @@ class AttemptRunner:
         while (code := launch.poll()) is None:
             if self._fence.closed:
                 say("a later attempt of the run has begun: this one ends itself and decides nothing")
-                return stop, kill_launch(launch, self._raw_job_id)
+                return stop, kill_launch(launch, self._raw_job_id, self._attempt.number)
             if stop is None and (stop := self._watch.check()) is not None:
                 self._ask_to_stop(launch, stop)
             if stop is not None and stop.deadline is not None and time.time() >= stop.deadline:

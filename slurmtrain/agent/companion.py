@@ -20,6 +20,7 @@ from types import FrameType
 from slurmtrain.agent.fence import Fence
 from slurmtrain.agent.job import JobContext, read_job_context
 from slurmtrain.agent.processes import (
+    Process,
     end_processes,
     find_launch_processes,
     send_stop_signal,
@@ -56,10 +57,13 @@ class Companion:
         """Live until the agent ends us, or until Slurm did and the ranks are gone."""
         signal.signal(signal.SIGUSR2, self._on_stop)
         signal.signal(signal.SIGTERM, self._on_term)
+        self._end_ghosts()
         self._report("here")
         beat = time.monotonic()
         delivered: set[int] = set()
         while True:
+            if not self._agent.alive:
+                self._fence.hurry()
             if self._fence.closed:
                 return self._end_as_ghost()
             if self._stop_wanted:
@@ -76,7 +80,7 @@ class Companion:
 
     def _end_as_ghost(self) -> int:
         """A later attempt runs: what is left of this one on this node must not go on writing checkpoints."""
-        end_processes(find_launch_processes(self._raw_job_id), signal.SIGKILL)
+        end_processes(self._ranks(), signal.SIGKILL)
         self._report("ended: a later attempt runs")
         return 0
 
@@ -84,12 +88,20 @@ class Companion:
         """Each process hears the signal once, also one that starts to listen only now."""
         if self._signal is None:
             return set()
-        waiting = [p for p in find_launch_processes(self._raw_job_id) if p.pid not in already]
+        waiting = [p for p in self._ranks() if p.pid not in already]
         return set(send_stop_signal(waiting, self._signal))
 
     def _may_leave(self, terminated_at: float) -> bool:
         late = time.monotonic() - terminated_at > _LINGER_S
-        return late or not find_launch_processes(self._raw_job_id)
+        return late or not self._ranks()
+
+    def _ranks(self) -> list[Process]:
+        return find_launch_processes(self._raw_job_id, self._attempt.number)
+
+    def _end_ghosts(self) -> None:
+        """A node that was lost and came back may still run ranks of an earlier attempt."""
+        ghosts = [p for p in find_launch_processes(self._raw_job_id) if 0 <= p.attempt < self._attempt.number]
+        end_processes(ghosts, signal.SIGKILL)
 
     def _on_stop(self, _number: int, _frame: FrameType | None) -> None:
         self._stop_wanted = self._woken = True
@@ -114,8 +126,13 @@ class _AgentProcess:
         self._pid = int(pid) if pid.isdigit() and host == node else None
         self._started = start_ticks(self._pid) if self._pid else None
 
+    @property
+    def alive(self) -> bool:
+        """False once it is gone; True also where it runs on another node."""
+        return self._pid is None or (self._started is not None and start_ticks(self._pid) == self._started)
+
     def tell(self) -> None:
-        if self._pid and self._started is not None and start_ticks(self._pid) == self._started:
+        if self._pid and self.alive:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self._pid, signal.SIGUSR1)
 

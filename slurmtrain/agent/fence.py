@@ -11,6 +11,8 @@ import time
 from slurmtrain.store.publish import exists
 from slurmtrain.store.rundir import RunDir
 
+_HURRIED_S = 2.0
+
 
 class Fence:
     """Looks for the directory of the next attempt, not more often than every ``interval_s``."""
@@ -20,6 +22,11 @@ class Fence:
         self._interval_s = interval_s
         self._next_look = 0.0
         self._closed = False
+
+    def hurry(self) -> None:
+        """Look more often from now on: something is wrong."""
+        self._interval_s = min(self._interval_s, _HURRIED_S)
+        self._next_look = min(self._next_look, time.monotonic() + self._interval_s)
 
     @property
     def closed(self) -> bool:

@@ -120,11 +120,10 @@ def end_launch(launch: LaunchProcess, job_id: JobId, step: str | None, slurm: Sl
     return 128 + int(signal.SIGKILL)
 
 
-def kill_launch(launch: LaunchProcess, raw_job_id: str) -> int:
+def kill_launch(launch: LaunchProcess, raw_job_id: str, attempt: int) -> int:
     """KILL what runs on this node, by pid, without a word to Slurm: its job id may belong to a later execution."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(launch.process.pid, signal.SIGKILL)
-    end_processes(find_launch_processes(raw_job_id), signal.SIGKILL)
+    launch.process.kill()  # does nothing where it has ended: its pid may be another's by now
+    end_processes(find_launch_processes(raw_job_id, attempt), signal.SIGKILL)
     _wait(launch, _KILL_WAIT_S)
     return 128 + int(signal.SIGKILL)
 

@@ -28,10 +28,20 @@ class Process:
     launch: str  # "<attempt>.<launch>", the launch it belongs to
     step: str  # Slurm's step id
 
+    @property
+    def attempt(self) -> int:
+        """-1 where the launch's name makes no sense."""
+        number = self.launch.partition(".")[0]
+        return int(number) if number.isascii() and number.isdigit() else -1
 
-def find_launch_processes(job_id: str) -> list[Process]:
-    """Processes on this node that belong to a launch of this job and to this user; zombies are left out."""
-    return _find(job_id, of_step=True)
+
+def find_launch_processes(job_id: str, attempt: int | None = None) -> list[Process]:
+    """Processes on this node that belong to a launch of this job and to this user; zombies are left out.
+
+    ``attempt`` leaves out those of other attempts: a node that was lost and came back may hold both.
+    """
+    found = _find(job_id, of_step=True)
+    return found if attempt is None else [process for process in found if process.attempt == attempt]
 
 
 def find_starters(job_id: str) -> list[Process]:
@@ -124,10 +134,18 @@ def _launch_of(pid: int, job_id: str) -> tuple[str, str] | None:
     values = dict(item.split(b"=", 1) for item in environ if b"=" in item)
     if values.get(b"SLURM_JOB_ID") != job_id.encode() or b"SLURM_PROCID" not in values:
         return None
+    if not _same_node(values.get(b"SLURMD_NODENAME", b"")):
+        return None
     key, step = values.get(b"SLURMTRAIN_LAUNCH_KEY", b""), values.get(b"SLURM_STEP_ID", b"")
     if not key and (step or b"SLURMTRAIN_AGENT" not in values):
         return None  # bash, the agent, a companion
     return key.decode("ascii", "replace"), step.decode("ascii", "replace")
+
+
+def _same_node(name: bytes) -> bool:
+    """Several nodes may share one machine (slurmd -N), and then its /proc."""
+    here = os.environ.get("SLURMD_NODENAME", "").encode()
+    return not here or not name or name == here
 
 
 def _read_process(pid: int, launch: str, step: str) -> Process | None:
