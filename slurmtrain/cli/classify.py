@@ -168,12 +168,11 @@ def _to_json(log: str, answer: Diagnosis) -> dict[str, Any]:
         "outcome": answer.outcome,
         "suspects": [{"node": item.node, "confidence": item.confidence, "why": item.why} for item in answer.suspects],
         "notes": list(answer.notes),
+        "advice": answer.advice,
     }
 
 
 def _print_answer(log: str, answer: Diagnosis) -> None:
-    from slurmtrain.core.causes import get_cause
-
     name = _NO_FAILURE if answer.cause == "no_failure" else answer.cause
     print_text(f"{clean(log)}: {name} ({answer.family}), {_retry_words(answer)}, confidence {answer.confidence:.0%}")
     print_text(f"  {clean(answer.sentence)}")
@@ -185,7 +184,7 @@ def _print_answer(log: str, answer: Diagnosis) -> None:
     for note in answer.notes:
         print_text(f"  note: {clean(note)}")
     if answer.cause != "no_failure":
-        print_text(f"  {get_cause(answer.cause).advice}")
+        print_text(f"  {clean(answer.advice)}")
 
 
 def _retry_words(answer: Diagnosis) -> str:

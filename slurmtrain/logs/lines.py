@@ -43,6 +43,8 @@ _NCCL_HOST = re.compile(r"([A-Za-z][\w.-]{0,60}):\d+:\d+ \[-?\d+\] ")
 _PROCESS_HOST = re.compile(r"\[([A-Za-z][\w.-]{0,60}):\d+(?::\d+:\d+)?\] ?")
 _KERNEL_HOST = re.compile(r"([A-Za-z0-9.-]{1,60}) kernel: ?")
 
+_JSON_RANK = re.compile(r'\\?"(?:global_)?rank\\?": ?\\?"?(\d{1,6})(?!\d)')
+_JSON_TIME = re.compile(r'\\?"(?:timestamp|time|ts)\\?": ?\\?"?(1[4-9]\d{8})(?!\d)')
 _IN_TEXT_RANK = re.compile(r"(?<![\w-])(?:global[_ ]?)?[Rr]ank(?: |=|: |_| : |:)(\d{1,6})(?![\w.])")
 
 
@@ -145,11 +147,23 @@ def split_prefix(text: str) -> Line:
             break
         at = moved
     line.body = text[at:]
+    if line.body.startswith("{"):
+        _read_json_fields(line)
     if line.rank is None and line.local_rank is None:
         found = _IN_TEXT_RANK.search(line.body, 0, 300)
         if found:
             line.mentioned_rank = int(found.group(1))
     return line
+
+
+def _read_json_fields(line: Line) -> None:
+    """Rank and time of a structured log line or a torchelastic error file, where its first characters tell them."""
+    rank = _JSON_RANK.search(line.body, 0, 2000)
+    if rank is not None and line.rank is None:
+        line.rank = int(rank.group(1))
+    time = _JSON_TIME.search(line.body, 0, 8000)
+    if time is not None and line.time is None:
+        line.time = _from_epoch(int(time.group(1)))
 
 
 def _peel(text: str, at: int, line: Line, *, first: bool) -> int:

@@ -56,6 +56,7 @@ def _describe(facts: Facts, evidence: Evidence, verdict: Verdict) -> Diagnosis:
         first_rung=cause.first_rung,
         infrastructure=cause.infrastructure,
         notes=(verdict.note,) if verdict.note else (),
+        advice=(finding.source.advice if finding is not None and finding.source is not None else None) or cause.advice,
     )
     return _override(answer, cause, finding, evidence)
 
@@ -197,7 +198,10 @@ def _apply_own(answer: Diagnosis, rule: Rule, finding: Finding | None) -> Diagno
             first_rung=cause.first_rung,
             infrastructure=cause.infrastructure,
             confidence=rule.confidence or 0.95,
+            advice=cause.advice,
         )
+    if rule.advice is not None:
+        answer = replace(answer, advice=rule.advice)
     if rule.outcome == "FailJob":
         answer = replace(answer, retryable=False, action="stop", first_rung="stop")
     if rule.action is not None or rule.retryable is not None:

@@ -31,7 +31,7 @@ class Diagnosis:
 
     `retryable` and `action` are the cause's defaults unless the evidence changes them. `outcome` is the answer of a
     user's or site's rule (``FailJob``, ``Ignore``, ``Count``), None without one. `rule` is the rule that matched, None
-    when Slurm's facts alone decided. `line` is 1-based in `file`.
+    when Slurm's facts alone decided. `line` is 1-based in `file`. `advice` is the cause's, or that of the rule.
     """
 
     cause: str
@@ -51,6 +51,7 @@ class Diagnosis:
     first_rung: str = "none"
     infrastructure: bool = False
     notes: tuple[str, ...] = ()
+    advice: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready copy; `from_dict` is its inverse."""

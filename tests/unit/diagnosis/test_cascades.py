@@ -29,7 +29,7 @@ CASES = [
     for case in ALL
     if CAUSES[case["cause"]].family not in ABOUT_SLURM and case["cause"] not in SYMPTOMS and case["state"] == "FAILED"
 ]
-PREFIXED = re.compile(r"(?m)^(?:\[rank\d+\]|\d+:|\[\d+,\d+\]|\(\w+ pid)")
+PREFIXED = re.compile(r"(?m)^(?:\d+:|\[\d+,\d+\]|\(\w+ pid)|\[rank\d+\]")
 
 
 @cache

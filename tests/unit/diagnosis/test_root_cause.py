@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
 from pathlib import Path
 
 from slurmtrain.core.diagnose import Diagnosis, diagnose
@@ -191,6 +192,29 @@ def test_a_range_of_an_appended_log(tmp_path: Path, rules: RuleSet) -> None:
 def test_json_lines(rules: RuleSet) -> None:
     log = '{"level": "error", "msg": "Traceback (most recent call last):\\n  File \\"t.py\\"\\nKeyError: \'x\'"}\n'
     assert read(log, rules).cause == "python_exception"
+
+
+def test_json_lines_tell_their_rank(rules: RuleSet) -> None:
+    log = '{"ts": 1700000000, "rank": 11, "level": "error", "exc": "KeyError: \'x\'"}\n'
+    answer = read(log, rules)
+    assert (answer.cause, answer.rank) == ("python_exception", 11)
+
+
+def test_the_earliest_of_torchelastics_error_files_counts(tmp_path: Path, rules: RuleSet) -> None:
+    for rank, moment in enumerate((1700000009, 1700000001, 1700000005)):
+        body = {"message": {"message": f"ValueError: {rank}", "extraInfo": {"timestamp": str(moment)}}}
+        (tmp_path / f"rank_{rank}.json").write_text(json.dumps(body))
+    assert diagnose(FAILED, scan_folder(tmp_path, rules)).rank == 1
+
+
+def test_a_thousand_files_at_once(tmp_path: Path, rules: RuleSet) -> None:
+    for rank in range(1000):
+        error = "KeyError: 'x'" if rank == 613 else "RuntimeError: Connection reset by peer"
+        (tmp_path / f"rank_{rank}.log").write_text(f"step 1 loss 2.0\n2025-01-01 10:00:01 {error}\n")
+    started = time.process_time()
+    answer = diagnose(FAILED, scan_folder(tmp_path, rules))
+    assert (answer.cause, answer.rank) == ("python_exception", 613)
+    assert time.process_time() - started < 10
 
 
 def test_a_line_of_many_megabytes(rules: RuleSet) -> None:

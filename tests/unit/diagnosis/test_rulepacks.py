@@ -101,6 +101,12 @@ def test_outcomes(tmp_path: Path, outcome: str, retryable: bool) -> None:
     assert (answer.cause, answer.outcome, answer.retryable) == ("gpu_lost", outcome, retryable)
 
 
+def test_a_rule_has_its_own_advice(tmp_path: Path) -> None:
+    text = "[[rule]]\nid = 'a'\ncause = 'config_error'\npattern = 'flux'\nadvice = 'Ask Marty.'\n"
+    rules = load_rules([pack(tmp_path, text)])
+    assert diagnose(FAILED, [scan_bytes(b"flux\n", rules)]).advice == "Ask Marty."
+
+
 def test_rules_on_facts(tmp_path: Path) -> None:
     text = "[[rule]]\nid = 'code'\noutcome = 'FailJob'\nexit_code = [42]\nstate = ['FAILED']\n"
     rules = load_rules([pack(tmp_path, text)])
