@@ -14,7 +14,7 @@ Stream = tuple[int | None, int | None, int | None]
 _TRACEBACK = "Traceback (most recent call last)"
 _CAUGHT = re.compile(
     r"(?i)exception ignored in|--- logging error ---|error in atexit|never retrieved|\bretry(?:ing)?\b"
-    r"|\bskip(?:ping|ped)?\b|\bignor(?:ing|ed)\b|\bcaught\b|falling back"
+    r"|\bskip(?:ping|ped)?\b|\bignor(?:ing|ed)\b|(?<!has been )\bcaught\b|falling back"
     r"|\bwarn(?:ing)?\b.*(?:fail|error|exception)|non-fatal"
 )
 _DURING = "During handling of the above exception"
