@@ -45,17 +45,21 @@ def diagnose_log(run: RunDir, facts: Facts, log: LogRange | None) -> Diagnosis:
 
     Bounded in time: where the whole output takes too long its end is read alone.
     """
-    return diagnose(facts, [] if log is None else _scan(run, log))
+    try:
+        rules = load_frozen_rules(run)
+    except StoreError:
+        return diagnose(facts, [])
+    return diagnose(facts, [] if log is None else _scan(rules, log), rules)
 
 
-def _scan(run: RunDir, log: LogRange) -> list[Findings]:
+def _scan(rules: RuleSet, log: LogRange) -> list[Findings]:
     for part in (log, _tail_of(log)):
         try:
             with deadline(SCAN_TIME_S):
-                return [scan_file(part.path, load_frozen_rules(run), offset=part.start, end=part.end)]
+                return [scan_file(part.path, rules, offset=part.start, end=part.end)]
         except DeadlineError:
             continue
-        except (OSError, StoreError):
+        except OSError:
             return []
     return []
 
