@@ -42,8 +42,8 @@ def _candidates() -> list[Path]:
 
 
 def chosen() -> dict[tuple[int, int], str]:
-    """The interpreters to test with: Debian's python3, the oldest supported if it is here, the newest."""
+    """The interpreters to test with: the oldest supported and the newest; Debian's own where the oldest is not here."""
     found = interpreters()
-    debian = version_of("/usr/bin/python3")
-    wanted = {version for version in (debian, OLDEST, max(found, default=None)) if version in found}
+    oldest = OLDEST if OLDEST in found else version_of("/usr/bin/python3")
+    wanted = {version for version in (oldest, max(found, default=None)) if version in found}
     return {version: found[version] for version in sorted(wanted)}
