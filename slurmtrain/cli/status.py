@@ -25,6 +25,8 @@ Examples:
   slurmtrain status --json | jq '.[] | select(.state == "Failed") | .run_id'
   slurmtrain status --vocabulary sagemaker"""
 _HEAD = ("RUN", "STATE", "JOB", "TRY", "NODES", "SINCE", "WHY")
+_DROPPED = ("SINCE", "NODES", "TRY", "JOB")  # left out, in this order, where the terminal is too narrow
+_LEAST_WHY = 16
 _COLOURS = {
     "Running": "green", "Completed": "green", "Failed": "red", "Terminated": "red", "Stopped": "magenta",
     "Held": "yellow", "Preempted": "yellow", "Starting": "cyan", "Inqueue": "blue", "Pending": "blue",
@@ -114,19 +116,34 @@ def _print_plain(rows: Sequence[RunStatus], vocabulary: str | None) -> None:
 
 
 def _print_table(rows: Sequence[RunStatus], vocabulary: str | None) -> None:
+    """Whole ids and states, whatever the width: what can be cut is the reason, what can be left out the rest."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    console = Console(highlight=False)
+    lines = [_HEAD, *(_cells(row, vocabulary) for row in rows)]
+    columns, room = _fit(lines, console.width)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in _HEAD:
-        several = len(rows) > 3  # one line for each of many; few may use several for their reason
-        wide = name == "WHY"
-        table.add_column(
-            name, no_wrap=not wide or several, overflow="ellipsis" if several else "fold", ratio=1 if wide else None
-        )
-    for row in rows:
-        cells = [Text(cell) for cell in _cells(row, vocabulary)]
-        cells[1].stylize(_COLOURS.get(row.state.value, ""))
-        table.add_row(*cells)
-    Console(highlight=False).print(table)
+    for column in columns:
+        table.add_column(_HEAD[column], overflow="fold", no_wrap=_HEAD[column] not in {"RUN", "WHY"})
+    for row, line in zip(rows, lines[1:], strict=True):
+        cells = {column: Text(line[column]) for column in columns}
+        cells[_HEAD.index("STATE")].stylize(_COLOURS.get(row.state.value, ""))
+        if len(rows) > 3:  # one line for each of many; few may use several for their reason
+            cells[_HEAD.index("WHY")].truncate(room, overflow="ellipsis")
+        table.add_row(*cells.values())
+    console.print(table)
+
+
+def _fit(lines: Sequence[tuple[str, ...]], width: int) -> tuple[list[int], int]:
+    """The columns to show on a terminal of ``width`` cells, and how many of them the reason may take."""
+    from rich.cells import cell_len
+
+    columns = list(range(len(_HEAD)))
+    for dropped in ("", *_DROPPED):
+        columns = [column for column in columns if _HEAD[column] != dropped]
+        taken = sum(2 + max(cell_len(line[column]) for line in lines) for column in columns[:-1])
+        if width - taken >= _LEAST_WHY:
+            break
+    return columns, max(width - taken, _LEAST_WHY)

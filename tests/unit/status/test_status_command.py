@@ -81,6 +81,20 @@ def test_a_terminal_gets_a_table_that_fits(store: Path) -> None:
     assert "Completed" in plain
 
 
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_ids_and_states_of_many_runs_are_whole_on_every_terminal(tmp_path: Path, columns: int) -> None:
+    slurm = Slurm()
+    ids = [f"setupfail-20261129-1837-{number:08x}" for number in range(5)]
+    for run_id in ids:
+        run = make_run(tmp_path, run_id)
+        run.attempt(run.submitted(slurm))
+        run.decided(0, Action.STOP, RunState.FAILED, reason="because of a long story " * 10)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", _on_a_terminal(tmp_path, columns)).replace("\r\n", "\n")
+    rows = [line for line in plain.splitlines() if not line.startswith("slurmtrain:")]
+    assert [row.split()[:2] for row in rows] == [["RUN", "STATE"], *([run_id, "Failed"] for run_id in ids)]
+    assert max(len(row) for row in rows) <= columns
+
+
 def test_active_last_and_vocabulary_choose(store: Path) -> None:
     assert [row["run_id"] for row in json.loads(_call(store, "--active", "--json").stdout)] == ["run-2"]
     assert [row["run_id"] for row in json.loads(_call(store, "--last", "2", "--json").stdout)] == ["run-1", "run-2"]
