@@ -9,10 +9,12 @@ import errno
 import importlib
 import importlib.util
 import os
+import re
 import sys
 from typing import NoReturn
 
 import click
+from click.exceptions import NoArgsIsHelpError
 
 from slurmtrain import __version__
 from slurmtrain.cli.output import say_error
@@ -47,6 +49,10 @@ EXIT_PIPE = 141
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
+class ReaderGoneError(Exception):
+    """Nobody reads stdout any more. Not an ``OSError``: click would make exit code 1 of that."""
+
+
 class Root(click.Group):
     """A group whose commands are modules, imported on use."""
 
@@ -70,6 +76,12 @@ class Root(click.Group):
             hint = f"did you mean '{near[0]}'?" if near else "see `slurmtrain --help`"
             raise click.UsageError(f"there is no command {name[:60]!r}; {hint}")
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as exc:
+            raise ReaderGoneError from exc
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -133,6 +145,8 @@ def _run(argv: list[str] | None) -> int:
     except (KeyboardInterrupt, click.Abort):
         say_error("interrupted")
         return EXIT_INTERRUPTED
+    except ReaderGoneError:
+        raise BrokenPipeError from None
     except (BrokenPipeError, SystemExit):
         raise
     except OSError as exc:
@@ -146,9 +160,14 @@ def _run(argv: list[str] | None) -> int:
 
 
 def _usage_sentence(exc: click.ClickException) -> str:
-    message = exc.format_message().rstrip(".").replace("\n", " ")
+    if isinstance(exc, NoArgsIsHelpError) and exc.ctx is not None:
+        return f"`{exc.ctx.command_path}` needs one more word (see `{exc.ctx.command_path} --help`)"
+    message = re.sub(r"is not a valid (?:float|integer)(?: range)?$", "is no number", exc.format_message().rstrip("."))
+    message = message.rstrip(".").replace("\n", " ")
     message = message[:1].lower() + message[1:]
     ctx = exc.ctx if isinstance(exc, click.UsageError) else None
+    if ctx is not None and ctx.info_name in {"submit", "render"} and "extra argument" in message:
+        message += "; the command to run is written after --"
     return f"{message} (see `{ctx.command_path} --help`)" if ctx is not None and "--help" not in message else message
 
 

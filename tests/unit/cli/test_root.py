@@ -95,6 +95,9 @@ def test_version() -> None:
         (["submit", "--store", "", "--", "x"], 2, "--store needs a directory"),
         (["render", "--path", "/no/where", "--", "x"], 3, "there is no folder '/no/where'"),
         (["submit", "a.yaml", "b.yaml"], 2, "unexpected extra argument"),
+        (["submit", "python3", "train.py"], 2, "the command to run is written after --"),
+        (["wait", "x", "--timeout", "1h"], 2, "'1h' is no number"),
+        (["rules"], 2, "`slurmtrain rules` needs one more word"),
     ],
 )
 def test_bad_input_is_one_sentence_and_the_documented_exit_code(args: list[str], code: int, said: str) -> None:
@@ -106,6 +109,18 @@ def test_bad_input_is_one_sentence_and_the_documented_exit_code(args: list[str],
     assert result.stderr.count("\n") == 1
     assert "Traceback" not in result.stderr
     assert "\x1b" not in result.stderr
+
+
+def test_a_reader_that_was_never_there_has_its_exit_code() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as nowhere:
+        done = subprocess.run(
+            [sys.executable, "-m", "slurmtrain", "render", "--", "bash", "-c", "x"],
+            stdout=nowhere, stderr=subprocess.PIPE, text=True, check=False, timeout=60, cwd="/",
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:
