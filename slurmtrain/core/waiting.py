@@ -63,7 +63,13 @@ _TABLE: tuple[_Row, ...] = (
     ),
     (r"partitionnodelimit", "it asks for more nodes than the partition has or allows", False, "ask for fewer nodes"),
     (r"partitiontimelimit", "it asks for more time than the partition allows", False, "ask for less time"),
-    (r"partition(down|inactive|config)", "the partition takes no jobs at the moment", None, _ASK),
+    (
+        r"partitionconfig",  # also where more nodes are asked for than the partition has (22.05)
+        "the partition cannot give what it asks for",
+        None,
+        "compare it with `sinfo -o '%P %D %c %m %G %l'`; more nodes than the partition has never come",
+    ),
+    (r"partition(down|inactive)", "the partition takes no jobs at the moment", None, _ASK),
     (r"badconstraints", "no node fits what it asks for", False, "compare it with `sinfo -o '%P %D %c %m %G %f'`"),
     (r"invalid|\w*notallowed", "its account, partition or QOS is not allowed ({0})", False, "use another"),
     (r"reservationdeleted|resvdelhold|resv", "its reservation no longer exists", False, "submit it without"),

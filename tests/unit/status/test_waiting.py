@@ -39,6 +39,7 @@ def test_these_never_start(reason: str) -> None:
     "reason",
     [
         "JobHeldUser", "JobHeldAdmin", "job_requeued_in_held_state", "launch_failed_requeued_held", "PartitionDown",
+        "PartitionConfig",
         "ReqNodeNotAvail, UnavailableNodes:n[3-4]", "AssocGrpCPUMinutesLimit", "QOSGrpWallLimit", "NodeDown",
         "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions",
         "AssocGrpCPURunMinutesLimit", "SomethingNobodyKnows",
@@ -46,6 +47,10 @@ def test_these_never_start(reason: str) -> None:
 )  # fmt: skip
 def test_these_need_somebody(reason: str) -> None:
     assert explain_waiting(reason).helps is None
+
+
+def test_a_partition_that_is_too_small_is_not_said_to_be_closed() -> None:
+    assert "cannot give" in explain_waiting("PartitionConfig").sentence
 
 
 def test_the_unavailable_nodes_are_named() -> None:
