@@ -47,7 +47,8 @@ USER_CODE: tuple[Cause, ...] = (
         "in_place",
         "native code crashed",
         "The process died of a signal in compiled code and no CUDA or NCCL error explains it. It is tried "
-        "once; when it comes back, set PYTHONFAULTHANDLER=1 and collect a core dump to find the library.",
+        "once; when it comes back, read the stack that PYTHONFAULTHANDLER=1 (set in the job) leaves in the log, and "
+        "collect a core dump to find the library.",
     ),
     transient(
         "hang_no_progress",

@@ -36,7 +36,7 @@ SCHEDULER: tuple[Cause, ...] = (
         "user_cancelled",
         "scheduler",
         "a person cancelled the job",
-        "Someone ran scancel or pressed Ctrl-C; that decision is respected and nothing is restarted. "
+        "Someone stopped or cancelled it; that decision is respected and nothing is restarted. "
         "`slurmtrain restart` starts the run again from its newest checkpoint.",
     ),
     Cause(
@@ -131,8 +131,8 @@ NONE: tuple[Cause, ...] = (
         "none",
         "in_place",
         "nothing says why it failed",
-        "Neither Slurm nor the log tells the cause; a bounded retry follows. Look at the last lines of each "
-        "rank, run with unbuffered output (`python -u`), and add a rule file once you know the message "
+        "Neither Slurm nor the log tells the cause, so it is retried only a few times. Look at the last "
+        "lines of each rank, run with unbuffered output (`python -u`), and add a rule file once you know the message "
         "(`slurmtrain rules`).",
     ),
 )

@@ -113,7 +113,7 @@ ENVIRONMENT: tuple[Cause, ...] = (
         "command_not_found",
         "environment",
         "a command cannot be run",
-        "The batch script calls a program that does not exist on the node or is not executable. Use absolute "
+        "The job calls a program that does not exist on the node or is not executable. Use absolute "
         "paths, load the modules in the job's setup commands, and check the file's mode and first line.",
     ),
     Cause(
