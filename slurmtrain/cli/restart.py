@@ -15,7 +15,8 @@ _EXAMPLES = """\b
 Examples:
   slurmtrain restart RUN              goes on from its newest checkpoint (a completed run: anew)
   slurmtrain restart RUN --no-resume
-To change a parameter, submit the old run's job file: slurmtrain submit STORE/runs/RUN/spec.yaml --set KEY=VALUE"""
+To change a parameter, submit the old run's job file: slurmtrain submit STORE/runs/RUN/spec.yaml --set KEY=VALUE
+  and, to go on from its checkpoints: --set checkpoint.dir=STORE/runs/RUN/checkpoints"""
 
 
 @click.command("restart", epilog=_EXAMPLES)
