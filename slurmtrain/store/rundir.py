@@ -200,5 +200,8 @@ def find_run(store: Path, name: str) -> RunDir:
         return starting[0]
     if starting:
         names = ", ".join(run.run_id for run in starting[:5])
-        raise NotFoundError(f"{name!r} fits {len(starting)} runs ({names}…): write more of the name")
+        more = ", …" if len(starting) > 5 else ""
+        raise NotFoundError(
+            f"{name!r} fits {len(starting)} runs ({names}{more}): write more of the id, or the job's number"
+        )
     raise NotFoundError(f"no run {name[:80]!r} in {store}: `slurmtrain status` lists the runs")
