@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 
 from slurmtrain.core.events import Submitted
-from slurmtrain.core.jobid import JobId
+from slurmtrain.core.jobid import JobId, parse_job_id
 from slurmtrain.core.nodeset import join_nodes
 from slurmtrain.errors import StoreError
 from slurmtrain.slurm.client import SlurmClient
 from slurmtrain.store.journal import JournalWriter
-from slurmtrain.store.publish import publish_once, to_json
+from slurmtrain.store.publish import publish_once, read_json, to_json
 from slurmtrain.store.rundir import RunDir
 
 
@@ -26,12 +26,25 @@ def resubmit(run: RunDir, slurm: SlurmClient, journal: JournalWriter, who: str, 
     own = run.read_plan().spec.resources.exclude or ""
     options = [f"--exclude={join_nodes(own, exclude)}"] if exclude else []
     job_id = slurm.submit(run.batch_script, options=options, arguments=[str(number)])
-    publish_once(run.submission(number), to_json({"job_id": str(job_id.base), "claimed_by": who, "at": time.time()}))
+    claim = {"job_id": str(job_id.base), "claimed_by": who, "at": time.time()}
+    if not publish_once(run.submission(number), to_json(claim)):
+        first = _find_first(run, number)
+        if first is not None and first != job_id:  # another watcher was faster: the gate would turn ours away
+            slurm.cancel(job_id)
+            return first
     attempt = max((a.number for a in run.read_attempts()), default=-1)
     journal.append(
         Submitted(at=time.time(), who=who, attempt=attempt, submission=number, job_id=str(job_id)), sync=True
     )
     return job_id
+
+
+def _find_first(run: RunDir, number: int) -> JobId | None:
+    """The job that a submission belongs to."""
+    try:
+        return parse_job_id(str((read_json(run.submission(number)) or {}).get("job_id", "")))
+    except ValueError:
+        return None
 
 
 def _next_submission(run: RunDir) -> int:
@@ -40,8 +53,8 @@ def _next_submission(run: RunDir) -> int:
     while number in known:
         number += 1
     try:
-        run.submissions.mkdir(parents=True, exist_ok=True)
-        run.submission(number).with_suffix(".pending").touch()
+        run.submissions.mkdir(mode=0o755, parents=True, exist_ok=True)
+        run.submission(number).with_suffix(".pending").touch(mode=0o644)
     except OSError as exc:
         raise StoreError(f"cannot write {run.submissions}: {exc.strerror or exc}") from exc
     return number

@@ -11,10 +11,13 @@ import secrets
 import socket
 import time
 from pathlib import Path
+from typing import Any
 
 from slurmtrain.store.publish import read_json, replace, to_json
 
 _NAME = "watch.lease"
+_SKEW_S = 300.0  # munge allows no more between hosts of a cluster
+_MAX_S = 7 * 86400.0
 
 
 class Lease:
@@ -29,7 +32,7 @@ class Lease:
         """None when the lease is ours; otherwise who holds it (``host:pid``). Raises ``StoreError``."""
         held = read_json(self._path)
         now = time.time()
-        if held is not None and held.get("token") != self._token and _number(held.get("until")) > now:
+        if held is not None and held.get("token") != self._token and _is_valid(held, now):
             return f"{held.get('host', '?')}:{held.get('pid', '?')}"
         replace(self._path, to_json(self._record(now + self._seconds)))
         after = read_json(self._path) or {}
@@ -42,7 +45,19 @@ class Lease:
             replace(self._path, to_json(self._record(0.0)))
 
     def _record(self, until: float) -> dict[str, object]:
-        return {"host": socket.gethostname(), "pid": os.getpid(), "token": self._token, "until": until}
+        return {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "token": self._token,
+            "until": until,
+            "seconds": self._seconds,
+        }
+
+
+def _is_valid(held: dict[str, Any], now: float) -> bool:
+    """Not past its deadline, nor further from it than a lease can be: a wrong clock must not lock it for ever."""
+    until, seconds = _number(held.get("until")), min(_number(held.get("seconds")), _MAX_S)
+    return now < until <= now + seconds + _SKEW_S
 
 
 def _number(value: object) -> float:

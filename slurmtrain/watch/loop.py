@@ -14,7 +14,7 @@ from slurmtrain.core.decision import RunState
 from slurmtrain.core.events import Event
 from slurmtrain.core.jobid import JobId, parse_job_id
 from slurmtrain.core.run import Run, fold
-from slurmtrain.errors import NotFoundError, SlurmtrainError, SlurmUnavailableError, StoreError
+from slurmtrain.errors import SlurmtrainError
 from slurmtrain.ops.observe import Observation, observe
 from slurmtrain.ops.recover import Care, look_after
 from slurmtrain.slurm.client import SlurmClient
@@ -83,7 +83,7 @@ class Watcher:
             if not runs:
                 return Pass()
             observation = observe(self.slurm, [job_id for *_, job_id in runs if job_id is not None])
-        except (SlurmUnavailableError, StoreError) as exc:
+        except SlurmtrainError as exc:
             self.tell("", str(exc))
             return Pass(unknown=str(exc))
         return self._look_after_all(runs, observation)
@@ -94,13 +94,17 @@ class Watcher:
         for run, state, job_id in runs:
             if self._stopping or job_id is None:
                 continue
+            if state.ended and job_id not in observation.jobs:
+                self._ended.add(run.run_id)  # it was queued again, and Slurm has forgotten it since
+                continue
             try:
                 for event in self._look_after(run, state, job_id, observation):
                     events.append((run.run_id, event))
                     self.tell(run.run_id, event)
-            except SlurmtrainError as exc:  # one run's trouble is not another's
-                problems.append((run.run_id, str(exc)))
-                self.tell(run.run_id, str(exc))
+            except Exception as exc:  # noqa: BLE001 - one run's trouble, whatever it is, is not another's
+                problem = str(exc) if isinstance(exc, SlurmtrainError) else f"cannot be looked after: {exc!r}"[:400]
+                problems.append((run.run_id, problem))
+                self.tell(run.run_id, problem)
         return Pass(len(runs), tuple(events), tuple(problems))
 
     def _look_after(self, run: RunDir, state: Run, job_id: JobId, observation: Observation) -> list[Event]:
@@ -120,8 +124,10 @@ class Watcher:
             try:
                 state = fold(read_journal(run.journal))
                 job_id = _job_id(run, state)
-            except (StoreError, NotFoundError) as exc:
-                self.tell(run.run_id, str(exc))
+            except Exception as exc:  # noqa: BLE001 - see above
+                self.tell(
+                    run.run_id, str(exc) if isinstance(exc, SlurmtrainError) else f"cannot be read: {exc!r}"[:400]
+                )
                 continue
             if state.ended and not _still_queued(state):
                 self._ended.add(run.run_id)
