@@ -94,9 +94,8 @@ class AttemptRunner:
         log_file = os.path.relpath(launch.log_file, self._job.run.path)
         self._record.launch_started(number, log_file, launch.log_offset, newest)
         stop, code = self._wait(launch)
-        if self._primary_is_done(launch):
-            code = 0
-        return LaunchEnd(launch, stop, code, newest.path if newest else None)
+        primary_done = self._primary_is_done(launch)
+        return LaunchEnd(launch, stop, 0 if primary_done else code, newest.path if newest else None, primary_done)
 
     def _wait(self, launch: LaunchProcess) -> tuple[StopReason | None, int]:
         """Wait for the launch's end; ask it to stop when there is a reason, end it when it does not listen."""
@@ -131,9 +130,19 @@ class AttemptRunner:
         self._record.stop_sent(launch.number, stop.reason, stop.deadline)
 
     def _end(self, launch: LaunchProcess, grace_s: float) -> int:
+        return end_launch(launch, self._job.job_id, self._find_step(launch), self._slurm, grace_s)
+
+    def _find_step(self, launch: LaunchProcess) -> str | None:
+        """Slurm's step of the launch: from its processes here, else from Slurm, where only other nodes have some."""
         key = f"{self._attempt.number}.{launch.number}"
-        step = next((p.step for p in find_launch_processes(self._raw_job_id) if p.launch == key), None)
-        return end_launch(launch, self._job.job_id, step, self._slurm, grace_s)
+        if step := next((p.step for p in find_launch_processes(self._raw_job_id) if p.launch == key), None):
+            return step
+        try:
+            steps = self._slurm.steps(self._job.job_id)
+        except SlurmtrainError:
+            return None
+        others = self._companions.steps()
+        return max((step for step in steps if step.isdigit() and step not in others), key=int, default=None)
 
     def _primary_is_done(self, launch: LaunchProcess) -> bool:
         """``success: primary``: rank 0 ended well, which its wrapper tells by a file."""

@@ -57,9 +57,9 @@ def start_launch(
     Raises ``SlurmtrainError`` where no process can be started.
     """
     with contextlib.suppress(OSError):
-        attempt.launch(number).mkdir(parents=True, exist_ok=True)
+        attempt.launch(number).mkdir(mode=0o755, parents=True, exist_ok=True)
     with contextlib.suppress(OSError):
-        checkpoint_dir(job.run.path, job.plan.spec.checkpoint).mkdir(parents=True, exist_ok=True)
+        checkpoint_dir(job.run.path, job.plan.spec.checkpoint).mkdir(mode=0o755, parents=True, exist_ok=True)
     offset = _size(job.log_file)
     try:
         process = subprocess.Popen(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurmtrain.agent.job import JobContext
@@ -17,10 +17,11 @@ from slurmtrain.core.facts import Facts, RankExit
 from slurmtrain.core.policy import Ending, decide
 from slurmtrain.core.spec import Spec
 from slurmtrain.ops.judge import LogRange, decide_ending, diagnose_log
-from slurmtrain.ops.requeued import read_rank_exits
+from slurmtrain.ops.requeued import lost_a_node, read_rank_exits
 from slurmtrain.slurm.client import JobRecord, SlurmClient
 from slurmtrain.store.checkpoints import find_newest
 
+_NO_FAILURE = Diagnosis("no_failure", "none", retryable=False, action="none")  # nothing is looked for in the log
 BY_SLURM = "slurm"  # why a launch ended while Slurm took the job away: a requeue, a cancel, a preemption, a lost node
 
 
@@ -32,6 +33,7 @@ class LaunchEnd:
     stop: StopReason | None
     exit_code: int
     resumed_from: Path | None
+    primary_done: bool = False  # ``success: primary`` is fulfilled: the exit code is ours
 
 
 def judge_launch(job: JobContext, end: LaunchEnd, slurm: SlurmClient, record: Record) -> Decision | None:
@@ -40,6 +42,8 @@ def judge_launch(job: JobContext, end: LaunchEnd, slurm: SlurmClient, record: Re
     duration_s = time.time() - launch.started_at
     log = _log_of(launch)
     exits = read_rank_exits(log)
+    if end.exit_code == 0 and not end.primary_done and lost_a_node(log):
+        end = replace(end, exit_code=1)
     seen = look_patiently(slurm, job.job_id)
     ours = seen is not None and is_ours(seen, job.restart_count)
     reason = _stop_reason(job, end, seen, ours=ours)
@@ -59,8 +63,9 @@ def judge_launch(job: JobContext, end: LaunchEnd, slurm: SlurmClient, record: Re
         state = f"says {seen.state}, restart {seen.restart_count}" if seen else "does not say that the job runs"
         say(f"Slurm {state}: the decision is not made here")
         return None
-    diagnosis = _diagnose(job, end, log, reason, exits)
+    diagnosis = _NO_FAILURE
     if end.exit_code != 0 and reason is None:
+        diagnosis = _diagnose(job, end, log, exits)
         record.diagnosed(launch.number, diagnosis)
         say(f"launch {launch.number} failed: {diagnosis.sentence or diagnosis.cause}")
     decision = decide_ending(
@@ -102,13 +107,12 @@ def _log_of(launch: LaunchProcess) -> LogRange:
     return LogRange(launch.log_file, launch.log_offset if launch.log_offset <= end else 0, end)
 
 
-def _diagnose(job: JobContext, end: LaunchEnd, log: LogRange, reason: str | None, exits: list[RankExit]) -> Diagnosis:
+def _diagnose(job: JobContext, end: LaunchEnd, log: LogRange, exits: list[RankExit]) -> Diagnosis:
     facts = Facts(
-        state="FAILED" if end.exit_code and reason is None else None,
+        state="FAILED",
         exit_code=culprit_code(end.exit_code, exits),
         signal=next((e.signal for e in exits[:1]), None),
         rank_exits=tuple(exits),
-        stop_sent=reason,
         restarts=job.restart_count,
     )
     return diagnose_log(job.run, facts, log)

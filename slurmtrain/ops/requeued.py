@@ -81,11 +81,20 @@ def judge_ended_attempt(
         diagnosis,
         exit_code=_exit_code(ended, launch),
         script_alive=False,
-        stop_reason=launch.stop.reason if launch and launch.stop else None,
+        stop_reason=_stop_reason(launch),
         done=run.is_done(),
         resumed_from=launch.started.resume_from if launch and launch.started else None,
     )
     return Judged(decision, (ended, found))
+
+
+def _stop_reason(launch: Launch | None) -> str | None:
+    """Why the launch was asked to end, or was ended by Slurm: its exit code 0 is no success then."""
+    if launch is None:
+        return None
+    if launch.stop is not None:
+        return launch.stop.reason
+    return launch.ended.stop_reason if launch.ended else None
 
 
 def launch_log(run: RunDir, attempt: AttemptDir, state: Run, launch: Launch | None) -> LogRange | None:
@@ -217,12 +226,20 @@ def _rank_exits(run: RunDir, attempt: AttemptDir, state: Run, launch: Launch | N
 
 def read_rank_exits(log: LogRange) -> list[RankExit]:
     """What srun said about ended tasks at the end of a launch's output."""
+    return parse_rank_exits(_read_tail(log).splitlines())
+
+
+def lost_a_node(log: LogRange) -> bool:
+    """Whether srun said that it gave up because of a node: it then ends with exit code 0 (22.05, tried)."""
+    return any(line.startswith("srun: error: Node failure on ") for line in _read_tail(log).splitlines())
+
+
+def _read_tail(log: LogRange) -> str:
     try:
         with log.path.open("rb") as stream:
             end = log.end if log.end is not None else stream.seek(0, 2)
             start = max(log.start, end - _MAX_LOG_FOR_EXITS)
             stream.seek(start)
-            text = stream.read(max(0, end - start)).decode("utf-8", "replace")
+            return stream.read(max(0, end - start)).decode("utf-8", "replace")
     except OSError:
-        return []
-    return parse_rank_exits(text.splitlines())
+        return ""

@@ -85,6 +85,13 @@ def read_published(path: Path) -> bytes | None:
     return None
 
 
+def set_damaged_aside(path: Path) -> None:
+    """Take a published JSON object that is none (a torn file) out of the way; it is kept. Never raises."""
+    with contextlib.suppress(OSError, StoreError):
+        if read_published(path) is not None and read_json(path) is None:
+            path.rename(path.with_name(f"{path.name}.damaged-{secrets.token_hex(3)}"))
+
+
 def exists(path: Path) -> bool:
     """Whether something lies there; a server that does not answer or a stale handle counts as no. Never raises."""
     try:

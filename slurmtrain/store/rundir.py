@@ -9,7 +9,7 @@ from typing import Any
 
 from slurmtrain.core.spec import Spec, spec_from_dict
 from slurmtrain.errors import NotFoundError, StoreError
-from slurmtrain.store.publish import exists, publish_once, read_json, to_json
+from slurmtrain.store.publish import exists, publish_once, read_json, set_damaged_aside, to_json
 
 RUN_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 _ATTEMPT = re.compile(r"[0-9]{3,6}", re.ASCII)
@@ -171,6 +171,7 @@ class AttemptDir:
 
     def publish_decision(self, decision: dict[str, Any]) -> bool:
         """Decide, once: True if this call decided, False if somebody had. Raises ``StoreError``: then nobody acts."""
+        set_damaged_aside(self.decision)
         return publish_once(self.decision, to_json(decision))
 
 
@@ -185,8 +186,14 @@ def runs_of(store: Path) -> list[RunDir]:
         raise StoreError(f"cannot list the runs in {folder}: {exc.strerror or exc}") from exc
 
 
+_ID_TAIL = re.compile(r"-([0-9]{8}-[0-9]{4})-[0-9a-f]+", re.ASCII)  # date and random part behind the name
+
+
 def find_run(store: Path, name: str) -> RunDir:
-    """The run with this id, this unambiguous beginning of one, or this job id. Raises ``NotFoundError``."""
+    """The run with this id, the newest with this name, that with this unambiguous beginning, or of this job id.
+
+    Raises ``NotFoundError``.
+    """
     runs = runs_of(store)
     for run in runs:
         if run.run_id == name:
@@ -195,6 +202,9 @@ def find_run(store: Path, name: str) -> RunDir:
         by_job = [run for run in runs if name in run.read_submissions().values()]
         if by_job:
             return by_job[-1]
+    named = [run for run in runs if _ID_TAIL.fullmatch(run.run_id, len(name)) and run.run_id.startswith(name)]
+    if named:
+        return max(named, key=_age)
     starting = [run for run in runs if run.run_id.startswith(name)] if name else []
     if len(starting) == 1:
         return starting[0]
@@ -205,3 +215,13 @@ def find_run(store: Path, name: str) -> RunDir:
             f"{name!r} fits {len(starting)} runs ({names}{more}): write more of the id, or the job's number"
         )
     raise NotFoundError(f"no run {name[:80]!r} in {store}: `slurmtrain status` lists the runs")
+
+
+def _age(run: RunDir) -> tuple[str, float]:
+    """Sorts runs of one name by their date; within a minute by when the plan was written."""
+    date = _ID_TAIL.search(run.run_id)
+    try:
+        written = run.plan.stat().st_mtime
+    except OSError:
+        written = 0.0
+    return (date.group(1) if date else "", written)
