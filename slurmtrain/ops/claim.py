@@ -18,16 +18,16 @@ def claim_attempt(run: RunDir, owner: Mapping[str, object]) -> AttemptDir:
     attempts = run.read_attempts()
     number = attempts[-1].number + 1 if attempts else 0
     try:
-        run.attempts.mkdir(parents=True, exist_ok=True)
+        run.attempts.mkdir(mode=0o755, parents=True, exist_ok=True)
         while number < _MAX_ATTEMPTS:
             attempt = run.attempt(number)
             try:
-                attempt.path.mkdir()
+                attempt.path.mkdir(mode=0o755)
             except FileExistsError:
                 number += 1
                 continue
             with contextlib.suppress(OSError):
-                attempt.nodes.mkdir()
+                attempt.nodes.mkdir(mode=0o755)
             publish_once(attempt.owner, to_json({**owner, "at": time.time()}))
             return attempt
     except OSError as exc:

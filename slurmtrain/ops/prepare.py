@@ -102,12 +102,12 @@ def build_files(prepared: Prepared) -> dict[str, tuple[bytes, int]]:
     if prepared.restarted_from is not None:
         plan["restarted_from"] = prepared.restarted_from
     return {
-        run.spec.name: (dump_spec(resolved.spec, resolved.sources, run.run_id).encode(), 0o666),
-        run.plan.name: (to_json(plan), 0o666),
-        run.rules.name: (load_rules(prepared.extensions.rules).to_json().encode(), 0o666),
-        run.batch_script.name: (prepared.scripts.batch.encode(), 0o777),
-        run.launch_script.name: (prepared.scripts.launch.encode(), 0o777),
-        run.agent.name: (build_agent_zip(), 0o777),
+        run.spec.name: (dump_spec(resolved.spec, resolved.sources, run.run_id).encode(), 0o600),
+        run.plan.name: (to_json(plan), 0o600),
+        run.rules.name: (load_rules(prepared.extensions.rules).to_json().encode(), 0o644),
+        run.batch_script.name: (prepared.scripts.batch.encode(), 0o700),
+        run.launch_script.name: (prepared.scripts.launch.encode(), 0o700),
+        run.agent.name: (build_agent_zip(), 0o755),
     }
 
 

@@ -179,6 +179,8 @@ def join_slurm(state: Run, record: JobRecord | None, now: float) -> Run:
             return state  # it trains, or it was decided and is about to leave: the journal says which
         if state.attempts:  # a new execution, whose gate has written nothing yet
             return dataclasses.replace(state, state=RunState.STARTING)
+    if is_cancelled(record):
+        return dataclasses.replace(state, state=RunState.STOPPED)  # nobody will undo it, written down or not
     seen = JobSeen(
         at=now,
         who="squeue",
@@ -189,6 +191,11 @@ def join_slurm(state: Run, record: JobRecord | None, now: float) -> Run:
         nodes=record.nodes,
     )
     return advance(state, seen)
+
+
+def is_cancelled(record: JobRecord | None) -> bool:
+    """Whether Slurm says that the job was cancelled and is over: that stays, whoever writes it down later."""
+    return record is not None and record.state.base is BaseState.CANCELLED and not record.state.flags
 
 
 def _is_execution(attempt: Attempt | None, record: JobRecord) -> bool:
@@ -240,6 +247,8 @@ def _waiting(state: Run, record: JobRecord | None) -> Waiting | None:
 
 def _reason(view: RunView, state: Run, sight: Sight, waiting: Waiting | None) -> str:
     decision = state.last_decision
+    if sight.record is not None and is_cancelled(sight.record) and not view.state.ended:
+        return f"job {sight.record.job_id} was cancelled"
     if state.ended or state.state is RunState.HELD:
         asked = requested_stop(view) if state.state is RunState.STOPPED else None
         if asked is not None and asked.who == "user":
@@ -274,8 +283,6 @@ def _waiting_sentence(waiting: Waiting, record: JobRecord, run_id: str) -> str:
 def _odd_state(state: Run, record: JobRecord) -> str:
     """Slurm's word where it is news beside the run's own state."""
     if is_terminal(record.state, requeue=record.requeue):
-        if record.state.base is BaseState.CANCELLED:
-            return f"job {record.job_id} was cancelled; nobody has recorded that yet: {WATCH_ONCE}"
         return f"job {record.job_id} ended {record.state}; nobody has decided about it yet: {WATCH_ONCE}"
     if StateFlag.COMPLETING in record.state.flags:
         return f"Slurm cleans up after job {record.job_id}"

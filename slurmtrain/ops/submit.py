@@ -34,6 +34,7 @@ _BUSY_PAUSES_S = (2.0, 5.0, 10.0, 20.0)
 _NEVER_SENT = re.compile(
     r"connect failure|Could not establish a configuration source|slurm\.conf|Can't find an address"
 )
+_DIR_MODE = 0o755  # whatever the umask: who can write here can run code in the owner's name
 _FOLDERS = ("attempts", "checkpoints", "journal", "logs", "submissions")
 
 Tell = Callable[[str], None]
@@ -67,7 +68,7 @@ def submit_run(
     journal = JournalWriter(run.journal, f"submit-{os.uname().nodename}-{os.getpid()}")
     try:
         journal.append(RunCreated(at=time.time(), who="user", name=name, **submitter()), sync=True)
-        run.submission(0).with_suffix(".pending").touch()
+        run.submission(0).with_suffix(".pending").touch(mode=0o644)
         job_id = _submit(run, slurm, tell, sleep)
     except SlurmUnavailableError as exc:
         if _was_never_sent(exc):
@@ -94,13 +95,14 @@ def create_run_dir(prepared: Prepared) -> None:
     final, files = prepared.run.path, build_files(prepared)
     temporary = final.parent / f".{final.name}.{secrets.token_hex(3)}.tmp"
     try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        temporary.mkdir()
+        for above in (final.parent.parent, final.parent):
+            above.mkdir(mode=_DIR_MODE, parents=True, exist_ok=True)
+        temporary.mkdir(mode=_DIR_MODE)
     except OSError as exc:
         raise StoreError(f"cannot write the store {final.parent.parent}: {exc.strerror or exc}; see --store") from exc
     try:
         for folder in _FOLDERS:
-            (temporary / folder).mkdir()
+            (temporary / folder).mkdir(mode=_DIR_MODE)
         write_files(temporary, files)
         if final.exists():
             raise StoreError(f"{final} exists already")
@@ -113,7 +115,7 @@ def create_run_dir(prepared: Prepared) -> None:
 
 
 def write_files(folder: Path, files: Mapping[str, tuple[bytes, int]]) -> None:
-    """Write files with their modes (the umask applies) through to the disk."""
+    """Write files through to the disk; the umask can only narrow their modes."""
     for name, (data, mode) in files.items():
         descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
         with os.fdopen(descriptor, "wb") as file:

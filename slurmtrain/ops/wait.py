@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from slurmtrain.core.decision import RunState
-from slurmtrain.ops.status import WATCH_ONCE, RunStatus, Sight, build_status, see_jobs
+from slurmtrain.ops.status import WATCH_ONCE, RunStatus, Sight, build_status, is_cancelled, see_jobs
 from slurmtrain.ops.timeline import RunView, read_view
 from slurmtrain.slurm.client import SlurmClient
 from slurmtrain.store.rundir import RunDir
@@ -53,6 +53,7 @@ class Wait:
         self._views: dict[str, RunView] = {}
         self._signatures: dict[str, tuple[Signature, float]] = {}
         self._told: dict[str, str] = {}
+        self._cancelled: dict[str, Sight] = {}
         self._silent_since: float | None = None
         self._problem = ""
 
@@ -79,7 +80,9 @@ class Wait:
             self.sleep(max(0.01, left))
 
     def _is_over(self, view: RunView) -> bool:
-        return view.state.ended or (self.or_held and view.state.state is RunState.HELD)
+        if view.state.ended or view.run.run_id in self._cancelled:
+            return True
+        return self.or_held and view.state.state is RunState.HELD
 
     def _read_journals(self) -> bool:
         """Read what changed; whether any run came to another state."""
@@ -117,14 +120,19 @@ class Wait:
             return
         self._silent_since = None
         for view in pending:
-            row = build_status(view, sights.get(view.run.run_id, Sight()), time.time())
+            sight = sights.get(view.run.run_id, Sight())
+            if is_cancelled(sight.record):
+                self._cancelled[view.run.run_id] = sight
+            row = build_status(view, sight, time.time())
             never = row.waiting is not None and row.waiting.helps is not True
             if row.reason and (never or WATCH_ONCE in row.reason) and self._told.get(row.run_id) != row.reason:
                 self._told[row.run_id] = row.reason
                 self.tell(row.run_id, row.reason)
 
     def _rows(self) -> tuple[RunStatus, ...]:
-        return tuple(build_status(self._views[run.run_id], Sight(), time.time()) for run in self.runs)
+        now, unseen = time.time(), Sight()
+        ids = [run.run_id for run in self.runs]
+        return tuple(build_status(self._views[name], self._cancelled.get(name, unseen), now) for name in ids)
 
     def _gave_up(self, pending: Sequence[RunView], *, timed_out: bool) -> Waited:
         names = tuple(view.run.run_id for view in pending)

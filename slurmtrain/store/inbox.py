@@ -17,7 +17,7 @@ def drop(run: RunDir, word: str) -> None:
     """Wake the watcher about a run; never raises."""
     folder = inbox_of(run.path.parent.parent)
     with contextlib.suppress(OSError):
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(mode=0o755, exist_ok=True)
         descriptor = os.open(folder / f"{run.run_id}.{word}", os.O_WRONLY | os.O_CREAT, 0o644)
         os.close(descriptor)
 

@@ -41,9 +41,17 @@ export PYTHONUNBUFFERED=1   # lines appear when they are printed, also those jus
 export PYTHONFAULTHANDLER=1 # a crash in native code leaves a Python stack in the log
 export NCCL_DEBUG=WARN
 
-# environment.setup
+# environment.setup: a line that fails ends the launch, or the training would run in a wrong environment.
+setup_failed() {
+  printf 'slurmtrain: line %d of environment.setup failed with exit code %d\n' "$1" "$2"
+  exit "$2"
+}
 module load cuda/12.4
+st_code=$?; [ "$st_code" -eq 0 ] || setup_failed 1 "$st_code"
 source venv/bin/activate
+st_code=$?; [ "$st_code" -eq 0 ] || setup_failed 2 "$st_code"
+unset st_code
+unset -f setup_failed
 
 st_srun_args=(
   --nodes=4

@@ -137,6 +137,16 @@ def test_the_environment_arrives_as_it_was_and_nothing_of_the_scripts_leaks_into
     assert all(name.startswith("SLURMTRAIN_") for name in added), added
 
 
+def test_a_setup_line_that_fails_ends_the_launch_with_a_sentence(tmp_path: Path) -> None:
+    """Or the training would run in a wrong environment, for days."""
+    setup = ("true", "source ~/nope/bin/activate", "echo not reached")
+    result = launch(tmp_path, spec_of("bash", "-c", "echo trained", environment=Environment(setup=setup)))
+    assert result.returncode != 0
+    assert "slurmtrain: line 2 of environment.setup failed with exit code 1" in result.stdout
+    assert "not reached" not in result.stdout
+    assert "trained" not in result.stdout
+
+
 def test_setup_lines_are_run_as_they_are_and_may_change_everything(tmp_path: Path) -> None:
     setup = ('greet() { echo "hello $1"; }', "export MADE=\"$(greet 'you')\"", "MASTER_ADDR=10.1.2.3")
     spec = spec_of(

@@ -77,14 +77,19 @@ def test_the_rules_and_the_agent_are_frozen_into_the_run(desk: Desk) -> None:
     assert "usage: agent.pyz" in result.stdout
 
 
-def test_modes_follow_the_umask(desk: Desk) -> None:
-    before = os.umask(0o077)
+@pytest.mark.parametrize("umask", [0o077, 0o022, 0o002, 0o000])
+def test_nobody_else_may_write_whatever_the_umask_and_secrets_are_private(desk: Desk, umask: int) -> None:
+    """A launch script that a colleague can change would run in the owner's name."""
+    before = os.umask(umask)
     try:
         run = desk.submit(desk.prepare()).run
     finally:
         os.umask(before)
-    assert all(stat.S_IMODE(p.stat().st_mode) & 0o077 == 0 for p in run.path.iterdir())
-    assert run.launch_script.stat().st_mode & stat.S_IXUSR
+    modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in [run.path, run.path.parent, *run.path.rglob("*")]}
+    assert not {name: oct(mode) for name, mode in modes.items() if mode & 0o022}
+    private = [run.spec, run.plan, run.launch_script, run.batch_script]
+    assert all(modes[path.name] & 0o077 == 0 for path in private), "values of environment.variables stand in them"
+    assert modes["launch.sh"] & stat.S_IXUSR
 
 
 class TestRefused:
