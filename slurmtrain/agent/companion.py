@@ -51,12 +51,14 @@ class Companion:
         self._fence = Fence(job.run, attempt.number, FENCE_S)
         self._stop_wanted = False
         self._terminated_at: float | None = None
+        self._dismissed = False
         self._woken = False
 
     def run(self) -> int:
         """Live until the agent ends us, or until Slurm did and the ranks are gone."""
         signal.signal(signal.SIGUSR2, self._on_stop)
         signal.signal(signal.SIGTERM, self._on_term)
+        signal.signal(signal.SIGUSR1, self._on_dismissal)
         self._end_ghosts()
         self._report("here")
         beat = time.monotonic()
@@ -66,6 +68,8 @@ class Companion:
                 self._fence.hurry()
             if self._fence.closed:
                 return self._end_as_ghost()
+            if self._dismissed:
+                return 0
             if self._stop_wanted:
                 delivered |= self._deliver(delivered)
             if self._terminated_at is not None and self._may_leave(self._terminated_at):
@@ -105,6 +109,9 @@ class Companion:
 
     def _on_stop(self, _number: int, _frame: FrameType | None) -> None:
         self._stop_wanted = self._woken = True
+
+    def _on_dismissal(self, _number: int, _frame: FrameType | None) -> None:
+        self._dismissed = self._woken = True
 
     def _on_term(self, _number: int, _frame: FrameType | None) -> None:
         self._stop_wanted = self._woken = True

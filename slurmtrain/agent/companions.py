@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 
 from slurmtrain.agent.job import JobContext
@@ -18,6 +19,7 @@ from slurmtrain.slurm.commands import build_companion_srun
 from slurmtrain.store.publish import read_json
 from slurmtrain.store.rundir import AttemptDir
 
+_DISMISSAL_S = 3.0  # companions never delay the end of the job by more
 _MAX_STARTS = 4
 
 
@@ -56,7 +58,11 @@ class CompanionStep:
             ask_through_slurm(self._job, self._slurm, self._env)
 
     def end(self) -> None:
-        """TERM to srun ends its tasks at once: companions never delay the end of the job."""
+        """USR1 dismisses them, so that their step ends well; TERM to srun ends at once those that do not listen."""
+        self._signal(signal.SIGUSR1)
+        deadline = time.monotonic() + _DISMISSAL_S
+        while self._alive and time.monotonic() < deadline:
+            time.sleep(0.05)
         self._signal(signal.SIGTERM)
 
     @property

@@ -39,8 +39,8 @@ def leave(
     launch's code, and the watcher decides or acts.
     """
     if not _publish(job, attempt, decision, end.launch.number, record):
-        return end.exit_code
-    return carry_out(job, attempt, decision, end.exit_code, slurm, record)
+        return end.own_code
+    return carry_out(job, attempt, decision, end.own_code, slurm, record)
 
 
 def carry_out(

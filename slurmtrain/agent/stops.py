@@ -86,6 +86,8 @@ class StopWatch:
         if self._signalled and (found := self._ask()) is not None:
             return found
         self._refresh_end()
+        if self._ended_by_slurm:
+            return None
         if self._end_time is not None and time.time() >= self._end_time - self._lead:
             return self._before("time_limit", self._end_time, self._lead)
         return None
@@ -108,6 +110,8 @@ class StopWatch:
             self._signalled = True  # no answer: asked again
             return None
         self._ended_by_slurm = not is_ours(record, self._job.restart_count) and not is_transient(record)
+        if self._ended_by_slurm:
+            return None  # Slurm, or a person through Slurm, has ended it: the moment of that is no time limit
         self._take_end(record)
         if is_preempted(record):
             end = self._end_time if self._end_time is not None else time.time() + self._lead
@@ -121,7 +125,7 @@ class StopWatch:
             return
         self._refreshed_for = end
         record = look(self._slurm, self._job.job_id)
-        if record is not None:
+        if record is not None and is_ours(record, self._job.restart_count):
             self._take_end(record)
 
     def _take_end(self, record: JobRecord) -> None:

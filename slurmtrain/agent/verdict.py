@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from slurmtrain.core.facts import Facts, RankExit
 from slurmtrain.core.policy import Ending, decide
 from slurmtrain.core.spec import Spec
 from slurmtrain.ops.judge import LogRange, decide_ending, diagnose_log
-from slurmtrain.ops.requeued import lost_a_node, read_rank_exits
+from slurmtrain.ops.requeued import lost_a_node
 from slurmtrain.slurm.client import JobRecord, SlurmClient
 from slurmtrain.store.checkpoints import find_newest
 
@@ -34,29 +35,32 @@ class LaunchEnd:
     exit_code: int
     resumed_from: Path | None
     primary_done: bool = False  # ``success: primary`` is fulfilled: the exit code is ours
+    rank_exits: tuple[RankExit, ...] = ()  # in the order in which srun told of them
+
+    @property
+    def own_code(self) -> int:
+        """The exit code of the rank that ended first; srun's own is that of the peers it killed."""
+        return culprit_code(self.exit_code, self.rank_exits)
 
 
 def judge_launch(job: JobContext, end: LaunchEnd, slurm: SlurmClient, record: Record) -> Decision | None:
     """Write down the end, diagnose, decide; None where the job is not RUNNING any more: then others decide."""
-    launch, spec = end.launch, job.plan.spec
-    duration_s = time.time() - launch.started_at
-    log = _log_of(launch)
-    exits = read_rank_exits(log)
+    launch, spec, ended_at = end.launch, job.plan.spec, time.time()
+    log = log_of(launch)
     if end.exit_code == 0 and not end.primary_done and lost_a_node(log):
         end = replace(end, exit_code=1)
     seen = look_patiently(slurm, job.job_id)
     ours = seen is not None and is_ours(seen, job.restart_count)
     reason = _stop_reason(job, end, seen, ours=ours)
-    done = job.run.is_done()
-    newest = find_newest(job.run.path, spec.checkpoint)
+    done, newest = job.run.is_done(), find_newest(job.run.path, spec.checkpoint)
     record.launch_ended(
         launch.number,
-        exit_code=end.exit_code,
-        duration_s=duration_s,
+        exit_code=end.own_code,
+        duration_s=ended_at - launch.started_at,
         stop_reason=reason,
         progress=newest.step if newest else None,
         done=done,
-        rank_exits=exits,
+        rank_exits=list(end.rank_exits),
         log_end=log.end or 0,
     )
     if not ours:
@@ -65,14 +69,14 @@ def judge_launch(job: JobContext, end: LaunchEnd, slurm: SlurmClient, record: Re
         return None
     diagnosis = _NO_FAILURE
     if end.exit_code != 0 and reason is None:
-        diagnosis = _diagnose(job, end, log, exits)
+        diagnosis = _diagnose(job, end, log)
         record.diagnosed(launch.number, diagnosis)
         say(f"launch {launch.number} failed: {diagnosis.sentence or diagnosis.cause}")
     decision = decide_ending(
         record.read_run(),
         spec,
         diagnosis,
-        exit_code=culprit_code(end.exit_code, exits),
+        exit_code=end.own_code,
         script_alive=True,
         stop_reason=reason,
         done=done,
@@ -101,24 +105,24 @@ def decide_between_launches(record: Record, spec: Spec, reason: str) -> Decision
     return decision
 
 
-def _log_of(launch: LaunchProcess) -> LogRange:
+def log_of(launch: LaunchProcess) -> LogRange:
     """What the launch wrote; a log that somebody emptied meanwhile begins anew."""
     end = launch.log_end()
     return LogRange(launch.log_file, launch.log_offset if launch.log_offset <= end else 0, end)
 
 
-def _diagnose(job: JobContext, end: LaunchEnd, log: LogRange, exits: list[RankExit]) -> Diagnosis:
+def _diagnose(job: JobContext, end: LaunchEnd, log: LogRange) -> Diagnosis:
     facts = Facts(
         state="FAILED",
-        exit_code=culprit_code(end.exit_code, exits),
-        signal=next((e.signal for e in exits[:1]), None),
-        rank_exits=tuple(exits),
+        exit_code=end.own_code,
+        signal=next((e.signal for e in end.rank_exits[:1]), None),
+        rank_exits=end.rank_exits,
         restarts=job.restart_count,
     )
     return diagnose_log(job.run, facts, log)
 
 
-def culprit_code(code: int, exits: list[RankExit]) -> int:
+def culprit_code(code: int, exits: Sequence[RankExit]) -> int:
     """The exit code of the rank that ended first: srun's own is that of the peers it killed."""
     if code == 0 or not exits:
         return code

@@ -23,7 +23,8 @@ def test_a_training_that_ends_well_is_completed(cluster: Cluster, store: Path) -
     run = submit(cluster, store, trainer(store, "--steps", "12", "--pace", "0.05"), nodes=2, ranks=2)
     run.wait_state("Completed")
     run.wait_slurm("COMPLETED")
-    assert cluster.states_of(run.job_id) == ["COMPLETED"]
+    (row,) = cluster.sacct(run.job_id, fields=("State", "ExitCode", "DerivedExitCode"))
+    assert row == {"State": "COMPLETED", "ExitCode": "0:0", "DerivedExitCode": "0:0"}, "the companions end well, too"
     assert_whole(run.checkpoints, 12)
     assert run.starts() == ["0.0"]
 
@@ -108,7 +109,8 @@ def test_a_permanent_error_is_launched_once_and_frees_the_nodes(cluster: Cluster
     run.wait_slurm("FAILED")
     assert row["cause"] == "import_error"
     assert run.starts() == ["0.0"]
-    assert cluster.states_of(run.job_id) == ["FAILED"]
+    (row,) = cluster.sacct(run.job_id, fields=("State", "ExitCode"))
+    assert row == {"State": "FAILED", "ExitCode": "1:0"}, "the code of the rank that failed, not of those srun killed"
     wait_until(lambda: not cluster.processes(run.job_id), 20, "no process of the job is left")
 
 
@@ -214,9 +216,11 @@ def test_a_cancelled_run_stays_cancelled(cluster: Cluster, store: Path) -> None:
     run.wait_step(10)
     cluster.as_user("scancel", str(run.job_id))
     run.wait_slurm("CANCELLED")
+    assert run.status()["state"] == "Stopped", "also before a watcher has written it down"
     run.watch_once()
     row = run.wait_state("Stopped")
     assert row["cause"] == "user_cancelled"
+    assert "time_limit" not in run.log()
     time.sleep(8)
     run.watch_once()
     assert cluster.job(run.job_id).state == "CANCELLED"  # type: ignore[union-attr]
