@@ -90,5 +90,6 @@ def _resubmit_unless_alive(
 def _new_job(
     run: RunDir, attempt: AttemptDir, exclude: str | None, slurm: SlurmClient, journal: JournalWriter
 ) -> tuple[bool, str]:
-    job_id = resubmit(run, slurm, journal, "watcher", exclude)
+    owner = attempt.read_owner() or {}
+    job_id = resubmit(run, slurm, journal, "watcher", exclude, instead_of=str(owner.get("job_id", "")))
     return True, f"submitted job {job_id}, because Slurm no longer has the job of attempt {attempt.number}"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from slurmtrain.core.jobid import JobId
 from slurmtrain.core.jobstate import BaseState, JobState, StateFlag, is_terminal, parse_job_state
 from slurmtrain.core.run import Run
+from slurmtrain.ops.fallback import read_fallback
 from slurmtrain.ops.observe import SETTLED, Observation
 from slurmtrain.slurm.client import AccountingRecord, JobRecord
-from slurmtrain.store.publish import read_json
 from slurmtrain.store.rundir import RunDir
 
 
@@ -91,15 +91,8 @@ def _from_files(run: RunDir, state: Run, job_id: JobId) -> Execution | None:
 
 
 def _exit_code(run: RunDir, state: Run, job_id: JobId, restart_count: int) -> int | None:
-    fallback = read_fallback(run, job_id, restart_count)
-    if fallback is not None:
-        return fallback
+    fallback = read_fallback(run, str(job_id), restart_count)
+    if fallback is not None and fallback.exit_code is not None:
+        return fallback.exit_code
     launch = state.last_launch
     return launch.ended.exit_code if launch and launch.ended else None
-
-
-def read_fallback(run: RunDir, job_id: JobId, restart_count: int) -> int | None:
-    """Exit code of a training that the batch script ran without the agent, from the record it left."""
-    record = read_json(run.attempts / f"fallback-{job_id}-{restart_count}.json") or {}
-    code = record.get("exit_code")
-    return code if isinstance(code, int) else None

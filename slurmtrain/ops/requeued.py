@@ -18,6 +18,7 @@ from slurmtrain.core.jobstate import BaseState, StateFlag
 from slurmtrain.core.run import Launch, Run, advance, find_attempt, fold
 from slurmtrain.core.spec import Spec
 from slurmtrain.errors import SlurmtrainError
+from slurmtrain.ops.fallback import fallback_of
 from slurmtrain.ops.judge import LogRange, decide_ending, diagnose_log
 from slurmtrain.slurm.client import AccountingRecord, SlurmClient
 from slurmtrain.slurm.srun_messages import parse_rank_exits
@@ -81,7 +82,7 @@ def judge_ended_attempt(
         diagnosis,
         exit_code=_exit_code(ended, launch),
         script_alive=False,
-        stop_reason=_stop_reason(launch),
+        stop_reason=_stop_reason(launch) if launch else _stop_without_agent(run, attempt),
         done=run.is_done(),
         resumed_from=launch.started.resume_from if launch and launch.started else None,
     )
@@ -95,6 +96,12 @@ def _stop_reason(launch: Launch | None) -> str | None:
     if launch.stop is not None:
         return launch.stop.reason
     return launch.ended.stop_reason if launch.ended else None
+
+
+def _stop_without_agent(run: RunDir, attempt: AttemptDir) -> str | None:
+    """The batch script knows of one reason only: Slurm's warning before the time limit."""
+    fallback = fallback_of(run, attempt)
+    return "time_limit" if fallback is not None and fallback.stop_sent else None
 
 
 def launch_log(run: RunDir, attempt: AttemptDir, state: Run, launch: Launch | None) -> LogRange | None:

@@ -14,15 +14,26 @@ from slurmtrain.store.publish import publish_once, read_json, to_json
 from slurmtrain.store.rundir import RunDir
 
 
-def resubmit(run: RunDir, slurm: SlurmClient, journal: JournalWriter, who: str, exclude: str | None = None) -> JobId:
+def resubmit(
+    run: RunDir,
+    slurm: SlurmClient,
+    journal: JournalWriter,
+    who: str,
+    exclude: str | None = None,
+    *,
+    instead_of: str | None = None,
+) -> JobId:
     """Hand the run's batch script to Slurm once more, as the next submission; the new job's id.
 
     ``submissions/<n>.pending`` is there before Slurm is asked, so that a lost reply is visible; the number is the
     script's first argument, and the first job that claims it is the only one that trains. So a number whose reply was
     lost is used again: whichever job of it starts first, trains. ``exclude`` is joined with the user's own list, which
-    sbatch's option would replace.
+    sbatch's option would replace. ``instead_of`` is the job that the new one replaces: whoever replaces it uses the
+    same number, so that two watchers make one job; where somebody has done it already, that job is returned.
     """
-    number = _next_submission(run)
+    number = _next_submission(run, instead_of)
+    if (made := _find_first(run, number)) is not None:
+        return made
     own = run.read_plan().spec.resources.exclude or ""
     options = [f"--exclude={join_nodes(own, exclude)}"] if exclude else []
     job_id = slurm.submit(run.batch_script, options=options, arguments=[str(number)])
@@ -47,11 +58,14 @@ def _find_first(run: RunDir, number: int) -> JobId | None:
         return None
 
 
-def _next_submission(run: RunDir) -> int:
+def _next_submission(run: RunDir, instead_of: str | None) -> int:
     known = run.read_submissions()
-    number = 0
-    while number in known:
+    replaced = [number for number, job_id in known.items() if job_id == instead_of]
+    number = max(replaced) + 1 if replaced else 0
+    while not replaced and number in known:
         number += 1
+    if number in known:
+        return number
     try:
         run.submissions.mkdir(mode=0o755, parents=True, exist_ok=True)
         run.submission(number).with_suffix(".pending").touch(mode=0o644)

@@ -13,6 +13,7 @@ from slurmtrain.core.decision import Action, Decision, RunState, decision_to_dic
 from slurmtrain.core.jobid import JobId
 from slurmtrain.core.run import fold
 from slurmtrain.core.spec import Spec, spec_to_dict
+from slurmtrain.ops.act import requeue_from_outside
 from slurmtrain.ops.claim import claim_attempt
 from slurmtrain.ops.resubmit import resubmit
 from slurmtrain.plugins.rulepacks import load_rules
@@ -165,6 +166,20 @@ def test_two_watchers_at_once_make_one_new_job(store: Store, tmp_path: Path) -> 
     store.slurm.advance(5)
     alive = [j for j, r in store.slurm.observe(None).jobs.items() if r.state.word in {"PENDING", "RUNNING"}]
     assert alive == [winner]
+
+
+def test_watchers_with_an_old_view_make_no_second_job(store: Store) -> None:
+    """Each looked before any of them acted; one after the other they come to submit."""
+    run, job = store.add("run")
+    store.crash(job)
+    store.slurm.advance(10_000)  # purged
+    decision = Decision(Action.REQUEUE, RunState.PENDING, "native_crash", "why", "program")
+    attempt = run.read_attempts()[0]
+    for number in range(3):
+        journal = JournalWriter(run.journal, f"watch-{number}")
+        requeue_from_outside(run, attempt, job, decision, store.slurm, journal)
+    assert sorted(run.read_submissions()) == [0, 1]
+    assert store.acts().count("submit") == 2, "the run's own and one more"
 
 
 def test_a_watcher_killed_between_publishing_and_acting(store: Store) -> None:

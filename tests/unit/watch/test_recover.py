@@ -116,6 +116,21 @@ def test_a_permanent_cause_is_stopped_and_left(world: World) -> None:
     assert world.state() == "FAILED"
 
 
+@pytest.mark.parametrize(("warned", "decision"), [(True, "requeue"), (False, "complete")])
+def test_a_launch_without_the_agent_that_left_on_the_warning_is_continued(
+    world: World, warned: bool, decision: str
+) -> None:
+    """The batch script ran the training, handed the warning on, and wrote that down."""
+    world.slurm.advance(5)
+    record = {"job_id": str(world.job), "restart_count": 0, "exit_code": 0, "stop_sent": warned, "terminated": False}
+    (world.run.attempts / f"fallback-{world.job}-0.json").write_text(json.dumps(record))
+    world.slurm.finish(world.job, 0)
+    world.slurm.advance(3)
+    world.look()
+    assert world.decisions == [decision]
+    assert world.state() == ("PENDING" if warned else "COMPLETED")
+
+
 def test_success_needs_slurms_word(world: World) -> None:
     world.start(log="0: done\n")
     world.slurm.finish(world.job, 0)
