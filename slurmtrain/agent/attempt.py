@@ -235,8 +235,10 @@ def _train_without_record(job: JobContext, slurm: SlurmClient, env: Mapping[str,
     say(f"{why}; the training runs, and nothing is decided here")
     signal.signal(signal.SIGTERM, lambda _number, _frame: None)  # ignored until now, which children would inherit
     signal.signal(signal.SIGUSR2, lambda _number, _frame: ask_through_slurm(job, slurm, env))
+    newest = find_newest(job.run.path, job.plan.spec.checkpoint)
+    known = {"SLURMTRAIN_LAUNCH_KEY": "none.0", "SLURMTRAIN_RESUME_FROM": str(newest.path) if newest else ""}
     try:
-        return subprocess.call(["/bin/bash", str(job.run.launch_script)], env=dict(env))
+        return subprocess.call(["/bin/bash", str(job.run.launch_script)], env={**env, **known})
     except OSError as exc:
         say(f"cannot start the training: {exc}")
         return 1

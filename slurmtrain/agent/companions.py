@@ -37,6 +37,8 @@ class CompanionStep:
     def ensure_running(self) -> None:
         """Start them; again where the step has died, but not for ever."""
         if self._job.plan.spec.companion and not self._alive and self._starts < _MAX_STARTS:
+            if self._starts:
+                self._end_step_without_srun()
             self._starts += 1
             self._start()
 
@@ -68,6 +70,12 @@ class CompanionStep:
     @property
     def _alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    def _end_step_without_srun(self) -> None:
+        """Companions outlive an srun that was killed; beside new ones each rank would hear a signal twice."""
+        for step in self.steps():
+            with contextlib.suppress(SlurmtrainError):
+                self._slurm.signal_step(self._job.job_id, step, "KILL")
 
     def _start(self) -> None:
         command = [sys.executable, "-I", str(self._job.run.agent), "companion", str(self._job.run.path)]
