@@ -43,6 +43,22 @@ def _can_make(parent: Path) -> bool:
     return True
 
 
+def prepare_v2() -> None:
+    """What slurmd 22.05 expects systemd to have done: system.slice, with the controllers of a step enabled.
+
+    Newer releases do this themselves (EnableControllers). Where systemd runs nothing is missing.
+    """
+    wanted = {"cpu", "cpuset", "memory", "pids"} & set(_read(ROOT / "cgroup.controllers").split())
+    slice_ = ROOT / "system.slice"
+    with contextlib.suppress(OSError):
+        slice_.mkdir(exist_ok=True)
+    for folder in (ROOT, slice_):
+        missing = wanted - set(_read(folder / "cgroup.subtree_control").split())
+        for name in sorted(missing):
+            with contextlib.suppress(OSError):
+                (folder / "cgroup.subtree_control").write_text(f"+{name}", encoding="ascii")
+
+
 def directories_of(node: str) -> list[Path]:
     """The cgroup directories that the slurmd named `node` makes (one per controller, or one scope)."""
     names = (f"slurm_{node}", f"{node}_slurmstepd.scope")

@@ -38,6 +38,8 @@ def up(settings: Settings) -> Settings:
     clean_up(settings)
     base = ports.choose_base(settings.port_base, 4 + settings.nodes, ports.bases_of_others(settings))
     mode = cgroups.detect() if settings.cgroup == "auto" else settings.cgroup
+    if mode == "v2":
+        cgroups.prepare_v2()
     started = replace(settings, port_base=base, cgroup=mode)
     try:
         _start_or_stop(started)
@@ -175,14 +177,18 @@ def _wait_for(settings: Settings, name: str, ready: object, timeout_s: float) ->
 
 def last_words(settings: Settings, name: str) -> str:
     """The last line a daemon wrote that says error or fatal, else its last line, and where to read on."""
-    log = settings.layout.log
+    lines = log_lines(settings, name)
+    bad = [line for line in lines if "fatal" in line] or [line for line in lines if "rror" in line] or lines
+    return f"{bad[-1][:300] if bad else 'it wrote nothing'} (logs in {settings.layout.log})"
+
+
+def log_lines(settings: Settings, name: str) -> list[str]:
+    """The last lines of a daemon's output and log, empty ones left out."""
     lines: list[str] = []
-    for path in (log / f"{name}.out", log / f"{name}.log"):
+    for path in (settings.layout.log / f"{name}.out", settings.layout.log / f"{name}.log"):
         if path.exists():
             lines += path.read_text(encoding="utf-8", errors="replace").splitlines()[-200:]
-    lines = [line.strip() for line in lines if line.strip()]
-    bad = [line for line in lines if "fatal" in line] or [line for line in lines if "rror" in line] or lines
-    return f"{bad[-1][:300] if bad else 'it wrote nothing'} (logs in {log})"
+    return [line.strip() for line in lines if line.strip()]
 
 
 def _wait_for_nodes(settings: Settings) -> None:
@@ -195,7 +201,12 @@ def _wait_for_nodes(settings: Settings) -> None:
     procs.wait_until(lambda: bool(dead()) or commands.nodes_ready(settings), 30, 0.1)
     if gone := dead():
         words = last_words(settings, gone[0])
-        raise CgroupError(words) if "cgroup" in words else MiniSlurmError(f"{gone[0]} did not start: {words}")
+        # slurmd's last words name no cause; if cgroups were it, an earlier line says so.
+        if settings.cgroup != "none" and any(
+            "cgroup" in line and "rror" in line for line in log_lines(settings, gone[0])
+        ):
+            raise CgroupError(words)
+        raise MiniSlurmError(f"{gone[0]} did not start: {words}")
     if not commands.nodes_ready(settings):
         raise MiniSlurmError(
             f"nodes not idle within 30 s: {commands.node_states(settings)} (logs in {settings.layout.log})"
