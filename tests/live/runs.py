@@ -47,18 +47,18 @@ class LiveRun:
     def wait_started(self, launches: int = 1, timeout_s: float = 60) -> None:
         wait_until(lambda: len(self.starts()) >= launches, timeout_s, f"launch {launches} of {self.run_id} starts")
 
-    def wait_step(self, step: int, timeout_s: float = 60) -> None:
+    def wait_step(self, step: int, timeout_s: float = 90) -> None:
         def reached() -> bool:
             found = sorted(self.checkpoints.glob("step-*.json"))
             return bool(found) and int(found[-1].stem.split("-")[1]) >= step
 
         wait_until(reached, timeout_s, f"a checkpoint of step {step}")
 
-    def wait_slurm(self, *states: str, timeout_s: float = 60) -> None:
+    def wait_slurm(self, *states: str, timeout_s: float = 90) -> None:
         """Until slurmctld says one of these of the job, and no task of it is left."""
         self.cluster.wait_state(self.job_id, *states, timeout_s=timeout_s)
 
-    def wait_state(self, *states: str, timeout_s: float = 60) -> dict[str, Any]:
+    def wait_state(self, *states: str, timeout_s: float = 120) -> dict[str, Any]:
         """Until ``slurmtrain status`` says one of these of the run."""
 
         def look() -> dict[str, Any] | None:
@@ -79,7 +79,7 @@ class LiveRun:
         """Published decisions of all attempts, in order."""
         return [json.loads(p.read_text()) for p in sorted(self.path.glob("attempts/[0-9]*/decision.json"))]
 
-    def slurmtrain(self, *words: str, check: bool = True, timeout_s: float = 60) -> Any:
+    def slurmtrain(self, *words: str, check: bool = True, timeout_s: float = 180) -> Any:
         return slurmtrain(self.cluster, self.path.parent.parent, *words, check=check, timeout_s=timeout_s)
 
     def watch_once(self) -> str:
@@ -94,7 +94,7 @@ class LiveRun:
         ]
 
 
-def slurmtrain(cluster: Cluster, store: Path, *words: str, check: bool = True, timeout_s: float = 60) -> Any:
+def slurmtrain(cluster: Cluster, store: Path, *words: str, check: bool = True, timeout_s: float = 180) -> Any:
     """Run the command line as the researcher; with ``check`` it has to end with exit code 0."""
     result = cluster.as_user("slurmtrain", *words, env={"SLURMTRAIN_STORE": str(store)}, cwd=store, timeout_s=timeout_s)
     if check:

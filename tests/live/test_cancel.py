@@ -16,13 +16,13 @@ from cluster import Cluster, wait_until
 from runs import LiveRun, submit
 
 RUNS = 100
-AT_ONCE = 8
+AT_ONCE = 6
 SETTLE_S = 12.0
 CRASHES = 'sleep 0.4; : >"$SLURMTRAIN_CHECKPOINT_DIR/step-$(date +%s%3N)"; kill -SEGV $$'
 RETRY = {"in_place": 2, "requeues": 100, "attempts": 100, "delay_s": 0}
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 def test_scancel_at_100_random_moments_stays_cancelled(cluster: Cluster, store: Path) -> None:
     rng = random.Random(int(time.time()))
     moments = [rng.uniform(0.2, 16.0) for _ in range(RUNS)]
@@ -42,7 +42,7 @@ def test_scancel_at_100_random_moments_stays_cancelled(cluster: Cluster, store: 
     def still_alive() -> list[tuple[int, str]]:
         return [(j.job_id, j.state) for j in cluster.jobs() if j.job_id in ids and j.state != "CANCELLED"]
 
-    wait_until(lambda: not still_alive(), 60, "every cancelled job has ended")
+    wait_until(lambda: not still_alive(), 180, "every cancelled job has ended")
     cancelled[0][0].watch_once()
     time.sleep(SETTLE_S)
     cancelled[0][0].watch_once()

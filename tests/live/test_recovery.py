@@ -14,6 +14,8 @@ from cluster import Cluster, wait_until
 from programs.place import assert_whole
 from runs import submit, trainer
 
+pytestmark = pytest.mark.timeout(600)
+
 FAST = {"delay_s": 1}
 NO_RETRIES = {"requeues": 0, "in_place": 0}
 
@@ -57,7 +59,7 @@ def test_fail_requeue_to_another_node_within_seconds_complete(cluster: Cluster, 
         "-1", "--fail-node", bad,
     )  # fmt: skip
     run = submit(cluster, store, command, nodes=1, retry=FAST, resources={"sbatch_options": []})
-    run.wait_state("Completed", timeout_s=90)
+    run.wait_state("Completed", timeout_s=150)
     run.wait_slurm("COMPLETED")
     states = cluster.states_of(run.job_id)
     nodes = [row["NodeList"] for row in cluster.sacct(run.job_id, fields=("NodeList", "State"))]
@@ -78,7 +80,7 @@ def test_with_slurms_own_timers_a_requeue_takes_seconds_all_the_same(cluster: Cl
     faults = ["--fail", "signal:SEGV", "--fail-launches", "1", "--fail-at", "10"]
     command = trainer(store, "--steps", "30", *faults)
     run = submit(cluster, store, command, nodes=2, retry={"in_place": 0, "delay_s": 0})
-    run.wait_state("Completed", timeout_s=150)
+    run.wait_state("Completed", timeout_s=240)
     run.wait_slurm("COMPLETED")
     assert cluster.states_of(run.job_id) == ["REQUEUED", "COMPLETED"]
     assert run.starts() == ["0.0", "1.0"]
@@ -92,13 +94,13 @@ def test_with_slurms_own_timers_a_requeue_takes_seconds_all_the_same(cluster: Cl
 @pytest.mark.default_timers
 def test_with_slurms_own_timers_the_deaf_are_ended_before_slurm_does(cluster: Cluster, store: Path) -> None:
     """KillWait is 30 s here: a program that ignores everything must be gone before, or the job is TIMEOUT."""
-    command = trainer(store, "--steps", "900", "--pace", "0.1", "--checkpoint-every", "5", "--on-stop", "ignore")
+    command = trainer(store, "--steps", "600", "--pace", "0.1", "--checkpoint-every", "5", "--on-stop", "ignore")
     run = submit(cluster, store, command, nodes=1, time_limit="1", stop={"warning_s": 20}, retry=NO_RETRIES)
-    run.wait_state("Completed", timeout_s=280)
+    run.wait_state("Completed", timeout_s=400)
     run.wait_slurm("COMPLETED")
     states = cluster.states_of(run.job_id)
     assert set(states[:-1]) == {"REQUEUED"}, states
-    assert_whole(run.checkpoints, 900)
+    assert_whole(run.checkpoints, 600)
 
 
 @pytest.mark.docker_too
@@ -126,7 +128,7 @@ def test_preemption_is_continued_without_a_budget(cluster: Cluster, store: Path,
     where = ["-p", cluster.partition("urgent"), "-w", nodes[0], "-N1", "--exclusive", "-t", "1"]
     urgent = cluster.sbatch(*where, script="#!/bin/bash\nsleep 3\n")
     cluster.wait_state(urgent, "RUNNING", "COMPLETED", timeout_s=90)
-    run.wait_state("Completed", timeout_s=150)
+    run.wait_state("Completed", timeout_s=240)
     run.wait_slurm("COMPLETED")
     assert_whole(run.checkpoints, 120)
     states = cluster.states_of(run.job_id)
@@ -158,7 +160,7 @@ def test_the_time_limit_is_continued(cluster: Cluster, store: Path, shape: str, 
         launcher = "torchrun"
         torch: Path = request.getfixturevalue("torch_python")
         environment = {"setup": [f"export PATH={torch.parent}:$PATH"]}
-    command = _shaped(shape, trainer(store, "--steps", "700", "--pace", "0.1", "--checkpoint-every", "5"))
+    command = _shaped(shape, trainer(store, "--steps", "500", "--pace", "0.1", "--checkpoint-every", "5"))
     if shape == "torchrun":
         command = command[1:]  # torchrun brings the interpreter
     run = submit(
@@ -172,12 +174,12 @@ def test_the_time_limit_is_continued(cluster: Cluster, store: Path, shape: str, 
         environment=environment,
         resources={"memory": "2G"},
     )
-    run.wait_state("Completed", timeout_s=280)
+    run.wait_state("Completed", timeout_s=400)
     run.wait_slurm("COMPLETED")
     states = cluster.states_of(run.job_id)
     assert states[-1] == "COMPLETED"
     assert set(states[:-1]) == {"REQUEUED"}, f"left before Slurm cut it off: {states}"
-    assert_whole(run.checkpoints, 700)
+    assert_whole(run.checkpoints, 500)
     assert all(d["budget"] == "none" for d in run.decisions())
     left = run.records("left")
     if shape == "deaf":
@@ -199,7 +201,7 @@ def test_a_node_killed_in_mid_run_and_the_run_finished_elsewhere(cluster: Cluste
     cluster.kill_node(victim)
     wait_until(lambda: "NODE_FAIL" in cluster.states_of(run.job_id), 120, "Slurm declares the node lost")
     run.watch_once()
-    run.wait_state("Completed", timeout_s=120)
+    run.wait_state("Completed", timeout_s=180)
     run.wait_slurm("COMPLETED")
     rows = cluster.sacct(run.job_id, fields=("State", "NodeList"))
     assert [row["State"] for row in rows][-1] == "COMPLETED"
@@ -243,7 +245,7 @@ def test_a_purged_job_is_still_resolved(cluster: Cluster, store: Path) -> None:
     first = cluster.states_of(run.job_id)
     assert first[0] in {"FAILED", "CANCELLED", "NODE_FAIL"}, first
     wait_until(lambda: run.watch_once() or run.status()["job_id"] != str(run.job_id), 60, "a new job of the run", 2)
-    row = run.wait_state("Completed", timeout_s=90)
+    row = run.wait_state("Completed", timeout_s=150)
     assert row["run_id"] == run.run_id
     assert_whole(run.checkpoints, 60)
 
@@ -260,7 +262,7 @@ def test_without_the_agent_the_training_runs_all_the_same(cluster: Cluster, stor
     assert not run.decisions(), "nobody in the job decided"
     (run.path / "agent.pyz").write_bytes(agent)
     run.watch_once()
-    run.wait_state("Completed", timeout_s=60)
+    run.wait_state("Completed", timeout_s=180)
     run.wait_slurm("COMPLETED")
     assert_whole(run.checkpoints, 30)
     states = cluster.states_of(run.job_id)

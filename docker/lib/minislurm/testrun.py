@@ -22,7 +22,7 @@ from minislurm.settings import REPO
 
 PARTS = ("lint", "unit", "packaging", "native", "docker", "demo")
 DEFAULT_PARTS = PARTS[:-1]  # the live tests run the demo, too
-LANES, NODES = 6, 18
+LANES, NODES = 4, 12
 SCRIPT = str(REPO / "docker" / "mini-slurm")
 
 
