@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -12,9 +13,34 @@ from minislurm.errors import MiniSlurmError
 from minislurm.report import Report, stream
 
 
-def run(report: Report, *lines: str, code: int = 0) -> bool:
-    script = "import sys\n" + "".join(f"print({line!r})\n" for line in lines) + f"sys.exit({code})\n"
-    return report.pytest([sys.executable, "-c", script], cwd=Path("/"), env=dict(os.environ), timeout_s=30)
+def run(report: Report, *lines: str, code: int = 0, again: str = "", again_code: int = 1) -> bool:
+    """A program that ends like pytest; ``again`` is its closing line when it gets the failed tests alone."""
+    script = (
+        "import sys\n"
+        f"if '--last-failed' in sys.argv: print({again!r}); sys.exit({again_code})\n"
+        + "".join(f"print({line!r})\n" for line in lines)
+        + f"sys.exit({code})\n"
+    )
+    with tempfile.TemporaryDirectory() as cache:
+        argv = [sys.executable, "-c", script]
+        return report.pytest(argv, cwd=Path("/"), env=dict(os.environ), timeout_s=30, cache=Path(cache) / "cache")
+
+
+def test_tests_that_pass_alone_count_as_passed_and_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    report = Report()
+    report.part(
+        "live", lambda: run(report, "2 failed, 10 passed in 9.0s", code=1, again="2 passed in 1s", again_code=0)
+    )
+    assert report.close() == 0
+    out = capsys.readouterr().out
+    assert "ATTENTION: 2 tests failed at first and passed alone" in out
+    assert out.splitlines()[-1] == "12 passed, 0 failed, 0 skipped"
+
+
+def test_many_failures_get_no_second_chance() -> None:
+    report = Report()
+    assert not run(report, "16 failed, 10 passed in 9.0s", code=1, again="16 passed in 1s", again_code=0)
+    assert report.counts["failed"] == 16
 
 
 @pytest.mark.parametrize(
@@ -36,7 +62,8 @@ def run(report: Report, *lines: str, code: int = 0) -> bool:
 )
 def test_counts_come_from_pytests_closing_line(line: str, code: int, good: bool, counts: tuple[int, int, int]) -> None:
     report = Report()
-    assert run(report, "tests/x.py::test 9 passed", line, "bye", code=code) is good
+    failed = counts[1]
+    assert run(report, "tests/x.py::test 9 passed", line, "bye", code=code, again=f"{failed} failed in 1s") is good
     assert (report.counts["passed"], report.counts["failed"], report.counts["skipped"]) == counts
 
 
