@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -132,7 +135,7 @@ class TestRun:
 
     def _native(self) -> bool:
         tools = self.debian()
-        quick, slow = ["--name", "test"], ["--name", "testslow"]
+        quick, slow = ["--name", self.name("test")], ["--name", self.name("slow")]
         options = ["--native", "--fresh", "--extra", "demo"]
         try:
             up = self.command(SCRIPT, "up", *quick, *options, "--nodes", str(NODES), "--lanes", str(LANES))
@@ -140,9 +143,9 @@ class TestRun:
                 return False
             if not self.command(SCRIPT, "up", *slow, *options, "--timers", "default", "--no-venv"):
                 return False
-            shared = directory("testslow") / "venv"
+            shared = directory(self.name("slow")) / "venv"
             if not shared.exists():
-                shared.symlink_to(directory("test") / "venv")
+                shared.symlink_to(directory(self.name("test")) / "venv")
             return self.command(SCRIPT, "env", *slow) and self._both(tools)
         finally:
             self.command(SCRIPT, "down", *quick)
@@ -157,7 +160,7 @@ class TestRun:
 
         def slow() -> None:
             with log.open("w", encoding="utf-8") as sink:
-                outcome.append(stream(argv, cwd=REPO, env=self._live_env("testslow"), timeout_s=3000, sink=sink))
+                outcome.append(stream(argv, cwd=REPO, env=self._live_env("slow"), timeout_s=3000, sink=sink))
 
         thread = threading.Thread(target=slow)
         thread.start()
@@ -168,17 +171,24 @@ class TestRun:
         print(log.read_text(encoding="utf-8", errors="replace"))
         if outcome and outcome[0][0] == 0:
             return self.report.count(*outcome[0]) and good
-        return self.pytest(tools, *slow_tests, extra_env=self._live_env("testslow")) and good
+        return self.pytest(tools, *slow_tests, extra_env=self._live_env("slow")) and good
 
-    def _live_env(self, name: str) -> dict[str, str]:
-        return {**self.env, "MINI_SLURM_JSON": str(directory(name) / "cluster.json")}
+    def name(self, kind: str) -> str:
+        """A cluster name that no other test run on this machine uses, as each has a work directory of its own."""
+        number = zlib.crc32(str(self.work).encode())
+        return f"{kind}-" + "".join(chr(ord("a") + number // 26**i % 26) for i in range(4))
+
+    def _live_env(self, kind: str) -> dict[str, str]:
+        return {**self.env, "MINI_SLURM_JSON": str(directory(self.name(kind)) / "cluster.json")}
 
     def demo(self) -> None:
+        name = ["--name", self.name("demo")]
+
         def work() -> bool:
             try:
-                return self.command(SCRIPT, "demo", "--name", "testdemo", "--native", "--fresh", timeout_s=1800)
+                return self.command(SCRIPT, "demo", *name, "--native", "--fresh", timeout_s=1800)
             finally:
-                self.command(SCRIPT, "down", "--name", "testdemo")
+                self.command(SCRIPT, "down", *name)
 
         self.report.part("demo, native cluster", work)
 
@@ -193,13 +203,13 @@ class TestRun:
             self.report.rows.append(("live tests, containers: no engine", False, 0.0))
 
     def _docker(self, release: str) -> bool:
-        name = ["--name", "testdocker"]
+        name = ["--name", self.name("box")]
         options = ["--docker", "--slurm", release, "--fresh", "--extra", "demo"]
         tools = self.debian()
         try:
             if not self.command(SCRIPT, "up", *name, *options, timeout_s=2400):
                 return False
-            return self.pytest(tools, "tests/live", "-m", "docker_too", "-v", extra_env=self._live_env("testdocker"))
+            return self.pytest(tools, "tests/live", "-m", "docker_too", "-v", extra_env=self._live_env("box"))
         finally:
             self.command(SCRIPT, "down", *name)
 
@@ -241,6 +251,20 @@ def work_directory() -> Path:
     return path
 
 
+@contextmanager
+def alone(work: Path) -> Iterator[None]:
+    """One test run per work directory: its clusters and environments are named after it."""
+    with (work / ".lock").open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(
+                f"waiting for another test run in {work}; name another directory in MINI_SLURM_TEST_DIR to run beside it"
+            )
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
 def run(args: argparse.Namespace) -> int:
     """Run the selected parts (all by default) and print the summary."""
     selected = [part for part in PARTS if getattr(args, part)] or list(DEFAULT_PARTS)
@@ -250,8 +274,9 @@ def run(args: argparse.Namespace) -> int:
     releases = (args.slurm,) if args.slurm else ("24.11",)
     test_run = TestRun(Report(), work_directory(), releases, tuple(args.pytest_args))
     try:
-        for part in selected:
-            getattr(test_run, part)()
+        with alone(test_run.work):
+            for part in selected:
+                getattr(test_run, part)()
     except KeyboardInterrupt:
         print("mini-slurm: interrupted", file=sys.stderr)
         test_run.report.rows.append(("interrupted", False, 0.0))
