@@ -258,9 +258,7 @@ def alone(work: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(
-                f"waiting for another test run in {work}; name another directory in MINI_SLURM_TEST_DIR to run beside it"
-            )
+            say(f"waiting for another test run in {work} (MINI_SLURM_TEST_DIR names another directory) ...")
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
