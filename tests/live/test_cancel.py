@@ -22,6 +22,7 @@ CRASHES = 'sleep 0.4; : >"$SLURMTRAIN_CHECKPOINT_DIR/step-$(date +%s%3N)"; kill 
 RETRY = {"in_place": 2, "requeues": 100, "attempts": 100, "delay_s": 0}
 
 
+@pytest.mark.whole_cluster  # a hundred submissions want the machine for themselves
 @pytest.mark.timeout(1500)
 def test_scancel_at_100_random_moments_stays_cancelled(cluster: Cluster, store: Path) -> None:
     rng = random.Random(int(time.time()))

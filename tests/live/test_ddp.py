@@ -18,7 +18,7 @@ from blocks import find_file
 
 STEPS, STEPS_PER_EPOCH, CHECKPOINT_EVERY, KILL_AT = 100, 30, 7, 38
 TOLERANCE = 1e-6
-pytestmark = [pytest.mark.timeout(900), pytest.mark.nodes(2), pytest.mark.native_only]
+pytestmark = [pytest.mark.whole_cluster, pytest.mark.timeout(900), pytest.mark.nodes(2), pytest.mark.native_only]
 
 COMPARE = """
 import json, sys, torch

@@ -48,6 +48,8 @@ def test_the_demo_keeps_its_promises(cluster: Cluster, store: Path) -> None:
         assert not cluster.processes(job)
 
 
+@pytest.mark.whole_cluster
+@pytest.mark.timeout(600)
 @pytest.mark.nodes(2)
 def test_a_demo_that_goes_wrong_says_so(cluster: Cluster, store: Path) -> None:
     """A promise that is broken makes the exit code 1: here the training ends before its fault can happen."""

@@ -155,7 +155,7 @@ class TestRun:
         """The tests for the slow cluster run meanwhile; their output is shown at the end, and they may run again."""
         log = self.work / "live-default-timers.log"
         outcome: list[tuple[int, str]] = []
-        slow_tests = ["tests/live", "-m", "default_timers", "-v"]
+        slow_tests = _live("default_timers")
         argv = [str(tools / "python"), "-m", "pytest", "-p", "no:cacheprovider", *slow_tests]
 
         def slow() -> None:
@@ -164,8 +164,11 @@ class TestRun:
 
         thread = threading.Thread(target=slow)
         thread.start()
-        live = ["tests/live", "-m", "not default_timers", f"-n{LANES}", "--maxschedchunk=1", "--durations=15", "-v"]
-        good = self.pytest(tools, *live, extra_env=self._live_env("test"))
+        env = self._live_env("test")
+        lanes = [f"-n{LANES}", "--maxschedchunk=1", "--durations=15"]
+        good = self.pytest(tools, *_live("not default_timers and not whole_cluster"), *lanes, extra_env=env)
+        print("--- those that stop daemons, or want the machine for themselves, one after the other ---", flush=True)
+        good = self.pytest(tools, *_live("not default_timers and whole_cluster"), extra_env=env) and good
         thread.join()
         print("--- the same cluster with Slurm's own timers, run meanwhile ---")
         print(log.read_text(encoding="utf-8", errors="replace"))
@@ -212,6 +215,10 @@ class TestRun:
             return self.pytest(tools, "tests/live", "-m", "docker_too", "-v", extra_env=self._live_env("box"))
         finally:
             self.command(SCRIPT, "down", *name)
+
+
+def _live(selection: str) -> list[str]:
+    return ["tests/live", "-m", selection, "-v"]
 
 
 def directory(name: str) -> Path:
