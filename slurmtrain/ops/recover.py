@@ -17,7 +17,7 @@ from slurmtrain.core.jobstate import BaseState, is_terminal, is_waiting
 from slurmtrain.core.run import Run
 from slurmtrain.errors import SlurmtrainError
 from slurmtrain.ops.act import requeue_from_outside
-from slurmtrain.ops.claim import claim_attempt, find_claimed
+from slurmtrain.ops.claim import claim_attempt, find_claimed, reserve_execution
 from slurmtrain.ops.ended import Execution, find_execution_end
 from slurmtrain.ops.observe import Observation
 from slurmtrain.ops.requeued import judge_ended_attempt
@@ -152,6 +152,8 @@ def _look_after_ended(care: Care, execution: Execution) -> list[Event]:
         return []
     written: list[Event] = []
     if attempt is None:
+        if not reserve_execution(care.run, str(care.job_id), execution.restart_count):
+            return []  # another watcher is about to claim it
         attempt, started = _claim_for_dead(care, execution)
         written.append(started)
     return written + _decide(care, attempt, execution)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from pathlib import Path
 
@@ -14,7 +15,9 @@ from slurmtrain.core.jobid import JobId
 from slurmtrain.core.run import fold
 from slurmtrain.core.spec import Spec, spec_to_dict
 from slurmtrain.ops.act import requeue_from_outside
-from slurmtrain.ops.claim import claim_attempt
+from slurmtrain.ops.claim import claim_attempt, reserve_execution
+from slurmtrain.ops.observe import observe
+from slurmtrain.ops.recover import Care, look_after
 from slurmtrain.ops.resubmit import resubmit
 from slurmtrain.plugins.rulepacks import load_rules
 from slurmtrain.store.journal import JournalWriter, read_journal
@@ -180,6 +183,33 @@ def test_watchers_with_an_old_view_make_no_second_job(store: Store) -> None:
         requeue_from_outside(run, attempt, job, decision, store.slurm, journal)
     assert sorted(run.read_submissions()) == [0, 1]
     assert store.acts().count("submit") == 2, "the run's own and one more"
+
+
+def test_watchers_with_an_old_view_claim_a_dead_execution_once(store: Store) -> None:
+    run, job = store.add("run")
+    shutil.rmtree(run.attempt(0).path)
+    store.crash(job)
+    views = [
+        Care(
+            run, run.read_plan(), fold(read_journal(run.journal)), job, observe(store.slurm, [job]), store.slurm,
+            JournalWriter(run.journal, f"watch-{number}"),
+        )
+        for number in range(3)
+    ]  # fmt: skip
+    before = reserve_execution(run, str(job), 0)
+    assert before
+    assert not any(isinstance(event, ev.AttemptStarted) for care in views for event in look_after(care))
+    assert not run.read_attempts()
+
+
+def test_a_claim_that_a_dead_watcher_left_is_taken_over(store: Store) -> None:
+    run, job = store.add("run")
+    shutil.rmtree(run.attempt(0).path)
+    (run.submissions / f"dead-{job}-0.json").write_text(json.dumps({"at": time.time() - 60}))
+    store.crash(job)
+    store.watcher.look_once()
+    assert decided(run) == "requeue"
+    assert [attempt.number for attempt in run.read_attempts()] == [0]
 
 
 def test_a_watcher_killed_between_publishing_and_acting(store: Store) -> None:
