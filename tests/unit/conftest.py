@@ -1,4 +1,4 @@
-"""Property tests on busy machines: how long an example takes is no reason to fail, and nothing is written into the tree."""
+"""Property tests on busy machines: how long an example takes is no reason to fail; nothing is written into the tree."""
 
 from __future__ import annotations
 
