@@ -205,7 +205,11 @@ def test_explain_names_the_rank_the_node_and_the_line(cluster: Cluster, do: Comm
     line = next(line for line in found["evidence"] if "nothere" in line["text"])
     written = Path(line["file"]).read_text().splitlines()[line["line"] - 1]
     assert "nothere" in written
-    assert found["budgets"]["in_place"] == {"used": 0, "allowed": 5}
+    in_place = found["budgets"][
+        "in_place"
+    ]  # a step that is killed may take its last lines with it: then it is tried once
+    assert in_place["allowed"] == 5
+    assert in_place["used"] <= 1
     screen = do.ok("explain", run["run_id"])
     assert len(screen.splitlines()) <= 40
     assert "rank 1" in screen
