@@ -58,6 +58,15 @@ class LiveRun:
         """Until slurmctld says one of these of the job, and no task of it is left."""
         self.cluster.wait_state(self.job_id, *states, timeout_s=timeout_s)
 
+    def ended_states(self) -> list[str]:
+        """Slurm's accounting, one word per execution, once the last row is no longer written: it lags behind squeue."""
+
+        def ended() -> list[str] | None:
+            found = self.cluster.states_of(self.job_id)
+            return found if found and found[-1].split()[0] not in {"PENDING", "RUNNING", "REQUEUED"} else None
+
+        return wait_until(ended, 30, f"accounting has the end of job {self.job_id}") or []
+
     def wait_state(self, *states: str, timeout_s: float = 120) -> dict[str, Any]:
         """Until ``slurmtrain status`` says one of these of the run."""
 

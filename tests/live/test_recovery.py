@@ -25,6 +25,7 @@ def test_a_training_that_ends_well_is_completed(cluster: Cluster, store: Path) -
     run = submit(cluster, store, trainer(store, "--steps", "12", "--pace", "0.05"), nodes=2, ranks=2)
     run.wait_state("Completed")
     run.wait_slurm("COMPLETED")
+    run.ended_states()
     (row,) = cluster.sacct(run.job_id, fields=("State", "ExitCode", "DerivedExitCode"))
     assert row == {"State": "COMPLETED", "ExitCode": "0:0", "DerivedExitCode": "0:0"}, "the companions end well, too"
     assert_whole(run.checkpoints, 12)
@@ -40,7 +41,7 @@ def test_fail_restart_in_place_complete(cluster: Cluster, store: Path) -> None:
     run = submit(cluster, store, command, nodes=2, ranks=2, retry=FAST)
     run.wait_state("Completed")
     run.wait_slurm("COMPLETED")
-    assert cluster.states_of(run.job_id) == ["COMPLETED"], "the allocation was never given back"
+    assert run.ended_states() == ["COMPLETED"], "the allocation was never given back"
     assert run.starts() == ["0.0", "0.1"]
     assert run.records("start")[-1]["step"] >= 20, "not from the beginning"
     assert_whole(run.checkpoints, 40)
@@ -61,7 +62,7 @@ def test_fail_requeue_to_another_node_within_seconds_complete(cluster: Cluster, 
     run = submit(cluster, store, command, nodes=1, retry=FAST, resources={"sbatch_options": []})
     run.wait_state("Completed", timeout_s=150)
     run.wait_slurm("COMPLETED")
-    states = cluster.states_of(run.job_id)
+    states = run.ended_states()
     nodes = [row["NodeList"] for row in cluster.sacct(run.job_id, fields=("NodeList", "State"))]
     if nodes[0] != bad:
         pytest.skip(f"Slurm chose {nodes[0]} for the first attempt")
@@ -82,7 +83,7 @@ def test_with_slurms_own_timers_a_requeue_takes_seconds_all_the_same(cluster: Cl
     run = submit(cluster, store, command, nodes=2, retry={"in_place": 0, "delay_s": 0})
     run.wait_state("Completed", timeout_s=240)
     run.wait_slurm("COMPLETED")
-    assert cluster.states_of(run.job_id) == ["REQUEUED", "COMPLETED"]
+    assert run.ended_states() == ["REQUEUED", "COMPLETED"]
     assert run.starts() == ["0.0", "1.0"]
     assert_whole(run.checkpoints, 30)
     fault = run.records("fault")[-1]["at"]
@@ -98,7 +99,7 @@ def test_with_slurms_own_timers_the_deaf_are_ended_before_slurm_does(cluster: Cl
     run = submit(cluster, store, command, nodes=1, time_limit="1", stop={"warning_s": 20}, retry=NO_RETRIES)
     run.wait_state("Completed", timeout_s=400)
     run.wait_slurm("COMPLETED")
-    states = cluster.states_of(run.job_id)
+    states = run.ended_states()
     assert set(states[:-1]) == {"REQUEUED"}, states
     assert_whole(run.checkpoints, 600)
 
@@ -111,6 +112,7 @@ def test_a_permanent_error_is_launched_once_and_frees_the_nodes(cluster: Cluster
     run.wait_slurm("FAILED")
     assert row["cause"] == "import_error"
     assert run.starts() == ["0.0"]
+    run.ended_states()
     (row,) = cluster.sacct(run.job_id, fields=("State", "ExitCode"))
     assert row == {"State": "FAILED", "ExitCode": "1:0"}, "the code of the rank that failed, not of those srun killed"
     wait_until(lambda: not cluster.processes(run.job_id), 20, "no process of the job is left")
@@ -131,7 +133,7 @@ def test_preemption_is_continued_without_a_budget(cluster: Cluster, store: Path,
     run.wait_state("Completed", timeout_s=240)
     run.wait_slurm("COMPLETED")
     assert_whole(run.checkpoints, 120)
-    states = cluster.states_of(run.job_id)
+    states = run.ended_states()
     assert states[-1] == "COMPLETED"
     assert set(states[:-1]) <= {"PREEMPTED", "REQUEUED"}
     assert len(states) == 2, states
@@ -176,7 +178,7 @@ def test_the_time_limit_is_continued(cluster: Cluster, store: Path, shape: str, 
     )
     run.wait_state("Completed", timeout_s=400)
     run.wait_slurm("COMPLETED")
-    states = cluster.states_of(run.job_id)
+    states = run.ended_states()
     assert states[-1] == "COMPLETED"
     assert set(states[:-1]) == {"REQUEUED"}, f"left before Slurm cut it off: {states}"
     assert_whole(run.checkpoints, 500)
@@ -203,6 +205,7 @@ def test_a_node_killed_in_mid_run_and_the_run_finished_elsewhere(cluster: Cluste
     run.watch_once()
     run.wait_state("Completed", timeout_s=180)
     run.wait_slurm("COMPLETED")
+    run.ended_states()
     rows = cluster.sacct(run.job_id, fields=("State", "NodeList"))
     assert [row["State"] for row in rows][-1] == "COMPLETED"
     assert victim not in cluster.expand(rows[-1]["NodeList"])
@@ -265,6 +268,6 @@ def test_without_the_agent_the_training_runs_all_the_same(cluster: Cluster, stor
     run.wait_state("Completed", timeout_s=180)
     run.wait_slurm("COMPLETED")
     assert_whole(run.checkpoints, 30)
-    states = cluster.states_of(run.job_id)
+    states = run.ended_states()
     assert len(states) == 2
     assert states[-1] == "COMPLETED"
