@@ -47,10 +47,8 @@ class StopWatch:
         self._spec = job.plan.spec
         self._slurm = slurm
         self._end_time = _end_time(look(slurm, job.job_id), self._spec)
-        self._refreshed_for = self._end_time
         self._lead = float(warning_lead_s(self._spec))
-        if self._end_time is not None and self._end_time - time.time() > self._lead + _REFRESH_BEFORE_S:
-            self._refreshed_for = None
+        self._refresh_at = self._next_refresh()
         self._signalled = False
         self._ended_by_slurm = False
         self._next_file_look = 0.0
@@ -120,19 +118,28 @@ class StopWatch:
 
     def _refresh_end(self) -> None:
         """Ask once more when the end comes closer: it may have been moved since."""
-        end = self._end_time
-        if end is None or end == self._refreshed_for or time.time() < end - self._lead - _REFRESH_BEFORE_S:
+        if self._refresh_at is None or time.time() < self._refresh_at:
             return
-        self._refreshed_for = end
+        self._refresh_at = None
         record = look(self._slurm, self._job.job_id)
         if record is not None and is_ours(record, self._job.restart_count):
             self._take_end(record)
 
+    def _next_refresh(self) -> float | None:
+        """A minute before the stop is due, or half-way where that is closer."""
+        if self._end_time is None:
+            return None
+        due = self._end_time - self._lead
+        return max(due - _REFRESH_BEFORE_S, (time.time() + due) / 2)
+
     def _take_end(self, record: JobRecord) -> None:
+        before = self._end_time
         if record.end_time is not None:
             self._end_time = record.end_time.timestamp()
         elif is_running(record.state):
             self._end_time = None  # the limit was lifted
+        if self._end_time != before:
+            self._refresh_at = self._next_refresh()
 
     def _before(self, reason: str, end: float, available: float) -> StopReason:
         """A stop that has to be over at ``end``: a third of the time, within bounds, is kept for the requeue."""

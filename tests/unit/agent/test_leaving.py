@@ -1,0 +1,187 @@
+"""How a job is left, and what the gate makes of an attempt whose agent died: against the Slurm in memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from agent_support import Scene
+
+from slurmtrain.agent import leave as leave_module
+from slurmtrain.agent import stops
+from slurmtrain.agent.fence import Fence
+from slurmtrain.agent.gate import Admitted, Settled, TurnedAway, pass_gate
+from slurmtrain.agent.job import JobContext
+from slurmtrain.agent.leave import carry_out
+from slurmtrain.agent.leftovers import end_leftovers
+from slurmtrain.agent.stops import StopWatch, look_patiently
+from slurmtrain.agent.takeover import clear_the_way, number_of_next_launch
+from slurmtrain.core.decision import Action, Decision, RunState, decision_to_dict
+from slurmtrain.core.run import fold
+from slurmtrain.ops.claim import claim_attempt
+from slurmtrain.store.journal import JournalWriter, read_journal
+from slurmtrain.testing import FaultKind
+
+REQUEUE = Decision(Action.REQUEUE, RunState.PENDING, "native_crash", "why", "program")
+ENV = {"SLURM_JOB_ID": "999999999"}
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    made = Scene(tmp_path)
+    for module in (stops, leave_module):
+        monkeypatch.setattr(module.time, "sleep", lambda seconds: made.slurm.advance(min(seconds, 0.1)))
+    before = signal.getsignal(signal.SIGTERM)
+    yield made
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_an_outage_of_slurm_is_waited_for(scene: Scene) -> None:
+    record = scene.claim()
+    scene.slurm.inject(FaultKind.UNAVAILABLE, times=40)
+    assert carry_out(scene.job, scene.attempt, REQUEUE, 7, scene.slurm, record) == 0
+    assert scene.slurm.job(scene.job_id).restart_count == 1
+
+
+def test_but_not_for_ever(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = scene.claim()
+    monkeypatch.setattr(leave_module, "PATIENCE_S", 0.0)
+    scene.slurm.inject(FaultKind.UNAVAILABLE, times=1000)
+    assert carry_out(scene.job, scene.attempt, REQUEUE, 7, scene.slurm, record) == 7
+
+
+def test_a_lost_reply_to_the_requeue_is_no_second_requeue(scene: Scene) -> None:
+    record = scene.claim()
+    scene.slurm.inject(FaultKind.REPLY_LOST, "requeue")
+    assert carry_out(scene.job, scene.attempt, REQUEUE, 7, scene.slurm, record) == 0
+    assert scene.calls("requeue") == ["requeue"]
+    assert scene.slurm.job(scene.job_id).restart_count == 1
+
+
+def test_a_cancelled_job_is_not_revived(scene: Scene) -> None:
+    record = scene.claim()
+    scene.slurm.cancel(scene.job_id)
+    assert carry_out(scene.job, scene.attempt, REQUEUE, 7, scene.slurm, record) == 7
+    assert scene.calls("requeue") == []
+
+
+def test_an_unknown_job_is_not_waited_for(scene: Scene) -> None:
+    scene.slurm.finish(scene.job_id, 0)
+    scene.slurm.advance(100_000)
+    assert look_patiently(scene.slurm, scene.job_id) is None
+
+
+def test_a_decision_of_a_dead_agent_is_carried_out_by_the_next(scene: Scene) -> None:
+    scene.claim()
+    scene.attempt.publish_decision(decision_to_dict(REQUEUE))
+    passed = pass_gate(scene.job, scene.slurm, scene.journal)
+    assert isinstance(passed, Settled)
+    assert passed.decision.action is Action.REQUEUE
+
+
+def test_an_undecided_attempt_goes_on_behind_every_launch_that_was_begun(scene: Scene) -> None:
+    record = scene.claim()
+    record.launch_started(0, "logs/x", 0, None)
+    scene.attempt.launch(1).mkdir(parents=True)  # begun, and not written down any more
+    passed = pass_gate(scene.job, scene.slurm, scene.journal)
+    assert isinstance(passed, Admitted)
+    assert passed.recovered
+    assert number_of_next_launch(record.read_run(), passed.attempt) == 2
+
+
+def test_nothing_is_started_in_an_execution_that_slurm_ended(scene: Scene) -> None:
+    assert clear_the_way(scene.job, scene.slurm, ENV)
+    scene.slurm.requeue(scene.job_id, only_running=True)
+    assert not clear_the_way(scene.job, scene.slurm, ENV)
+
+
+def test_a_predecessors_steps_on_all_nodes_are_ended_first(scene: Scene) -> None:
+    scene.slurm.start_step(scene.job_id, "0")
+    scene.slurm.start_step(scene.job_id, "1")
+    assert end_leftovers(scene.job_id, ENV["SLURM_JOB_ID"], scene.slurm, keep={"0"})
+    assert [step for step in scene.slurm.steps(scene.job_id) if step.isdigit()] == ["0"]
+    assert [sent.target for sent in scene.slurm.signals if sent.name == "KILL"] == ["1"]
+
+
+def test_without_an_answer_about_the_steps_nothing_is_clear(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slurmtrain.agent.leftovers._BOUND_S", 0.5)
+    scene.slurm.inject(FaultKind.UNAVAILABLE, "steps", times=10_000)
+    assert not end_leftovers(scene.job_id, ENV["SLURM_JOB_ID"], scene.slurm)
+
+
+def test_a_claim_that_makes_no_sense_keeps_nobody_out(scene: Scene) -> None:
+    scene.run.submission(0).write_text('{"job')
+    assert isinstance(pass_gate(scene.job, scene.slurm, scene.journal), Admitted)
+
+
+def test_a_second_job_of_a_submission_is_turned_away(scene: Scene) -> None:
+    scene.run.submission(0).write_text('{"job_id": "424242"}')
+    assert isinstance(pass_gate(scene.job, scene.slurm, scene.journal), TurnedAway)
+
+
+def test_a_persons_requeue_lets_the_run_go_on_whatever_its_budget(scene: Scene) -> None:
+    """TERM of the requeue made the training fail: that is no failure of its own."""
+    record = scene.claim()
+    record.launch_started(0, "logs/x", 0, None)
+    record.launch_ended(
+        0, exit_code=1, duration_s=1, stop_reason="slurm", progress=None, done=False, rank_exits=[], log_end=0
+    )
+    again = _next_execution(scene)
+    assert isinstance(pass_gate(again, scene.slurm, JournalWriter(scene.run.journal, "next")), Admitted)
+    decision = scene.attempt.read_decision() or {}
+    assert (decision["action"], decision["budget"]) == ("requeue", "none")
+
+
+def test_a_program_that_had_failed_for_good_is_kept_out(scene: Scene) -> None:
+    record = scene.claim()
+    scene.run.log_file(str(scene.job_id)).write_text("0: ModuleNotFoundError: No module named 'x'\n")
+    record.launch_started(0, f"logs/train-{scene.job_id}.log", 0, None)
+    record.launch_ended(
+        0, exit_code=1, duration_s=1, stop_reason=None, progress=None, done=False, rank_exits=[], log_end=50
+    )
+    again = _next_execution(scene)
+    passed = pass_gate(again, scene.slurm, JournalWriter(scene.run.journal, "next"))
+    assert isinstance(passed, TurnedAway)
+    assert fold(read_journal(scene.run.journal)).state is RunState.FAILED
+
+
+def test_the_end_is_asked_for_again_before_it_is_acted_on(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An administrator extended the limit, or the job was suspended: the end known from the start is not the end."""
+    watch = StopWatch(scene.job, scene.slurm)
+    record = scene.slurm.observe([scene.job_id]).jobs[scene.job_id]
+    assert record.end_time is not None
+    late = record.end_time.timestamp() - 10
+    monkeypatch.setattr(stops.time, "time", lambda: late)
+    assert watch.check() is not None, "nobody moved it"
+    watch = StopWatch(scene.job, scene.slurm)
+    monkeypatch.setattr(watch, "_end_time", record.end_time.timestamp() - 3600)  # what was known once
+    monkeypatch.setattr(watch, "_refresh_at", 0.0)
+    monkeypatch.setattr(stops.time, "time", lambda: record.end_time.timestamp() - 3600 - 10)  # type: ignore[union-attr]
+    assert watch.check() is None
+
+
+def test_a_signal_that_slurm_did_not_explain_is_not_forgotten(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = scene.slurm.observe([scene.job_id]).jobs[scene.job_id].start_time
+    monkeypatch.setattr(stops.time, "time", lambda: start.timestamp() if start else 0.0)
+    watch = StopWatch(scene.job, scene.slurm)
+    watch.on_signal()
+    scene.slurm.inject(FaultKind.UNAVAILABLE, "observe")
+    assert watch.check() is None
+    assert watch.signalled
+
+
+def test_a_later_attempt_closes_the_fence(scene: Scene) -> None:
+    scene.claim()
+    fence = Fence(scene.run, scene.attempt.number, 0.0)
+    assert not fence.closed
+    claim_attempt(scene.run, {"job_id": "8", "restart_count": 0})
+    assert fence.closed
+
+
+def _next_execution(scene: Scene) -> JobContext:
+    scene.slurm.requeue(scene.job_id, only_running=True)
+    scene.slurm.advance(300)
+    return dataclasses.replace(scene.job, restart_count=1, batch_pid=2)
