@@ -23,11 +23,10 @@ from slurmtrain.agent.record import Record
 from slurmtrain.agent.say import say
 from slurmtrain.agent.stops import StopReason, StopWatch, is_ours, look_patiently
 from slurmtrain.agent.takeover import clear_the_way, number_of_next_launch
-from slurmtrain.agent.verdict import LaunchEnd, decide_between_launches, judge_launch, log_of
+from slurmtrain.agent.verdict import LaunchEnd, decide_between_launches, judge_launch, read_launch_end
 from slurmtrain.agent.wake import Wake
 from slurmtrain.core.decision import Action, Decision, RunState
 from slurmtrain.errors import SlurmtrainError, StoreError
-from slurmtrain.ops.requeued import read_rank_exits
 from slurmtrain.slurm.client import SlurmClient
 from slurmtrain.store.checkpoints import find_newest, set_aside
 from slurmtrain.store.journal import JournalWriter
@@ -95,10 +94,8 @@ class AttemptRunner:
         log_file = os.path.relpath(launch.log_file, self._job.run.path)
         self._record.launch_started(number, log_file, launch.log_offset, newest)
         stop, code = self._wait(launch)
-        primary_done = self._primary_is_done(launch)
-        exits = tuple(read_rank_exits(log_of(launch)))
         resumed_from = newest.path if newest else None
-        return LaunchEnd(launch, stop, 0 if primary_done else code, resumed_from, primary_done, exits)
+        return read_launch_end(launch, stop, code, resumed_from, primary_done=self._primary_is_done(launch))
 
     def _wait(self, launch: LaunchProcess) -> tuple[StopReason | None, int]:
         """Wait for the launch's end; ask it to stop when there is a reason, end it when it does not listen."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from slurmtrain.agent.job import JobContext
@@ -18,7 +18,7 @@ from slurmtrain.core.facts import Facts, RankExit
 from slurmtrain.core.policy import Ending, decide
 from slurmtrain.core.spec import Spec
 from slurmtrain.ops.judge import LogRange, decide_ending, diagnose_log
-from slurmtrain.ops.requeued import lost_a_node
+from slurmtrain.ops.requeued import read_srun_words
 from slurmtrain.slurm.client import JobRecord, SlurmClient
 from slurmtrain.store.checkpoints import find_newest
 
@@ -28,13 +28,12 @@ BY_SLURM = "slurm"  # why a launch ended while Slurm took the job away: a requeu
 
 @dataclass(frozen=True, slots=True)
 class LaunchEnd:
-    """How a launch ended: srun's exit code, and the stop that it had been asked for."""
+    """How a launch ended: its exit code (0 only for success), and the stop that it had been asked for."""
 
     launch: LaunchProcess
     stop: StopReason | None
     exit_code: int
     resumed_from: Path | None
-    primary_done: bool = False  # ``success: primary`` is fulfilled: the exit code is ours
     rank_exits: tuple[RankExit, ...] = ()  # in the order in which srun told of them
 
     @property
@@ -43,12 +42,25 @@ class LaunchEnd:
         return culprit_code(self.exit_code, self.rank_exits)
 
 
+def read_launch_end(
+    launch: LaunchProcess, stop: StopReason | None, code: int, resumed_from: Path | None, *, primary_done: bool
+) -> LaunchEnd:
+    """The end of a launch from srun's exit code and srun's words.
+
+    srun exits 0 also when it lost a node; and ``success: primary`` is fulfilled whatever its code.
+    """
+    words = read_srun_words(_log_of(launch))
+    if primary_done:
+        code = 0
+    elif code == 0 and words.lost_a_node:
+        code = 1
+    return LaunchEnd(launch, stop, code, resumed_from, words.rank_exits)
+
+
 def judge_launch(job: JobContext, end: LaunchEnd, slurm: SlurmClient, record: Record) -> Decision | None:
     """Write down the end, diagnose, decide; None where the job is not RUNNING any more: then others decide."""
     launch, spec, ended_at = end.launch, job.plan.spec, time.time()
-    log = log_of(launch)
-    if end.exit_code == 0 and not end.primary_done and lost_a_node(log):
-        end = replace(end, exit_code=1)
+    log = _log_of(launch)
     seen = look_patiently(slurm, job.job_id)
     ours = seen is not None and is_ours(seen, job.restart_count)
     reason = _stop_reason(job, end, seen, ours=ours)
@@ -105,7 +117,7 @@ def decide_between_launches(record: Record, spec: Spec, reason: str) -> Decision
     return decision
 
 
-def log_of(launch: LaunchProcess) -> LogRange:
+def _log_of(launch: LaunchProcess) -> LogRange:
     """What the launch wrote; a log that somebody emptied meanwhile begins anew."""
     end = launch.log_end()
     return LogRange(launch.log_file, launch.log_offset if launch.log_offset <= end else 0, end)

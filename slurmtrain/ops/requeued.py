@@ -30,6 +30,14 @@ _MAX_LOG_FOR_EXITS = 4 << 20  # bytes from the end of a launch's output in which
 
 
 @dataclass(frozen=True, slots=True)
+class SrunWords:
+    """How tasks ended, in srun's order; and whether it gave up because of a node: it then exits 0 (22.05, tried)."""
+
+    rank_exits: tuple[RankExit, ...]
+    lost_a_node: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Judged:
     """A decision about an attempt and the events that led to it, in order, without the decision itself."""
 
@@ -70,8 +78,9 @@ def judge_ended_attempt(
     """For an attempt whose script is dead: facts of Slurm and the last launch's log, then the ladder."""
     launch = _last_launch(state, attempt)
     ended = _ended_event(attempt, record, word or (str(record.state) if record else ""), who, exit_code)
-    facts = _facts(record, ended, launch, _rank_exits(run, attempt, state, launch))
-    diagnosis = diagnose_log(run, facts, launch_log(run, attempt, state, launch))
+    log = launch_log(run, attempt, state, launch)
+    facts = _facts(record, ended, launch, read_srun_words(log).rank_exits if log else ())
+    diagnosis = diagnose_log(run, facts, log)
     found = ev.Diagnosed(
         at=time.time(), who=ended.who, attempt=attempt.number, diagnosis=diagnosis.to_dict(), launch=-1
     )
@@ -226,19 +235,11 @@ def _exit_code(ended: ev.AttemptEnded, launch: Launch | None) -> int | None:
     return None if ended.exit_code == 0 and ended.state != "COMPLETED" else ended.exit_code
 
 
-def _rank_exits(run: RunDir, attempt: AttemptDir, state: Run, launch: Launch | None) -> tuple[RankExit, ...]:
-    log = launch_log(run, attempt, state, launch)
-    return tuple(read_rank_exits(log)) if log else ()
-
-
-def read_rank_exits(log: LogRange) -> list[RankExit]:
-    """What srun said about ended tasks at the end of a launch's output."""
-    return parse_rank_exits(_read_tail(log).splitlines())
-
-
-def lost_a_node(log: LogRange) -> bool:
-    """Whether srun said that it gave up because of a node: it then ends with exit code 0 (22.05, tried)."""
-    return any(line.startswith("srun: error: Node failure on ") for line in _read_tail(log).splitlines())
+def read_srun_words(log: LogRange) -> SrunWords:
+    """What srun said at the end of a launch's output."""
+    lines = _read_tail(log).splitlines()
+    lost = any(line.startswith("srun: error: Node failure on ") for line in lines)
+    return SrunWords(tuple(parse_rank_exits(lines)), lost)
 
 
 def _read_tail(log: LogRange) -> str:
