@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import datetime
 from pathlib import Path
 
@@ -27,8 +26,8 @@ To change a parameter, submit the old run's job file: slurmtrain submit STORE/ru
 @store_option
 def command(run: str, resume: bool | None, dry_run: bool, as_json: bool, store: str | None) -> None:
     """Start a new run with the parameters of one that has ended; the new run names the old one."""
-    from slurmtrain.cli.build import open_slurm
-    from slurmtrain.cli.runs import load_extensions, load_here
+    from slurmtrain.cli.build import find_extensions, open_slurm
+    from slurmtrain.cli.runs import load_here
     from slurmtrain.ops.restart import prepare_restart
     from slurmtrain.ops.submit import submit_run
     from slurmtrain.ops.timeline import read_view
@@ -36,15 +35,16 @@ def command(run: str, resume: bool | None, dry_run: bool, as_json: bool, store: 
 
     settings = load_here(store)
     old = find_run(settings.store, run)
+    extensions, notes = find_extensions(settings, Path.cwd())
     prepared = prepare_restart(
         read_view(old),
         settings.store,
         datetime.now().astimezone(),
-        load_extensions(settings, os.environ, Path.cwd()),
+        extensions,
         agent_python=settings.agent_python,
         resume=resume,
     )
-    for note in prepared.notes:
+    for note in (*notes, *prepared.notes):
         say_note(note)
     new, job_id = prepared.run, None
     if dry_run:

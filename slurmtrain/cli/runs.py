@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,7 +11,6 @@ import click
 
 if TYPE_CHECKING:
     from slurmtrain.config.settings import Settings
-    from slurmtrain.ops.prepare import Extensions
     from slurmtrain.slurm.cli_client import CliSlurmClient
     from slurmtrain.store.rundir import RunDir
 
@@ -50,17 +49,6 @@ def load_here(store: str | None) -> Settings:
     except FileNotFoundError:
         raise NotFoundError("the working directory does not exist any more; change to another one") from None
     return load_settings(os.environ, here, store=store)
-
-
-def load_extensions(settings: Settings, environ: Mapping[str, str], here: Path) -> Extensions:
-    """Templates and rules of the site, the user and the project, as submit would take them."""
-    from slurmtrain.config.settings import find_project, user_config_dir
-    from slurmtrain.ops.prepare import Extensions
-    from slurmtrain.plugins.search import find_folders, find_places
-
-    trusted = [folder for file in settings.files for folder in file.trust]
-    places = find_places(environ, given=(), project=find_project(here), user=user_config_dir(environ))
-    return Extensions(find_folders(places, "templates", trusted), find_folders(places, "rules", trusted))
 
 
 def open_store(option: str | None) -> Path:
