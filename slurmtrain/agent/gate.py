@@ -14,11 +14,12 @@ from typing import Any
 from slurmtrain.agent.job import JobContext
 from slurmtrain.agent.record import Record
 from slurmtrain.agent.say import say
-from slurmtrain.core.decision import Action, Decision, RunState, decision_from_dict, decision_to_dict
-from slurmtrain.core.events import AttemptStarted, Decided, Event
+from slurmtrain.core.decision import Action, Decision, RunState, decision_from_dict
+from slurmtrain.core.events import AttemptStarted, Event
 from slurmtrain.core.run import Run, fold
 from slurmtrain.errors import StoreError
 from slurmtrain.ops.claim import claim_attempt
+from slurmtrain.ops.decided import build_decided, publish_decision
 from slurmtrain.ops.requeued import judge_requeued_attempt
 from slurmtrain.slurm.client import SlurmClient
 from slurmtrain.store.journal import JournalWriter, read_journal
@@ -122,15 +123,10 @@ def _settle_previous(job: JobContext, previous: AttemptDir, slurm: SlurmClient, 
     decision = previous.read_decision()
     if decision is None:
         judged = judge_requeued_attempt(job.run, job.plan.spec, previous, slurm)
-        if previous.publish_decision({**decision_to_dict(judged.decision), "decided_by": "gate", "at": time.time()}):
-            _note(journal, *_with_decision(judged.events, judged.decision, previous))
+        if publish_decision(previous, judged.decision, "gate"):
+            _note(journal, *judged.events, build_decided(previous.number, judged.decision, "gate"))
         decision = previous.read_decision() or {}
     return _keeps_out(decision, job.run)
-
-
-def _with_decision(events: tuple[Event, ...], decision: Decision, attempt: AttemptDir) -> list[Event]:
-    decided = Decided(at=time.time(), who="gate", attempt=attempt.number, decision=decision_to_dict(decision))
-    return [*events, decided]
 
 
 def _keeps_out(record: dict[str, Any], run: RunDir) -> str | None:
@@ -162,7 +158,7 @@ def _read_state(run: RunDir) -> Run | None:
 
 def _stop_before_launch(job: JobContext, attempt: AttemptDir, journal: JournalWriter) -> TurnedAway:
     decision = Decision(Action.STOP, RunState.STOPPED, "user_cancelled", "a person asked the run to stop")
-    if attempt.publish_decision({**decision_to_dict(decision), "decided_by": "gate", "at": time.time()}):
+    if publish_decision(attempt, decision, "gate"):
         Record(journal, job.run.journal, attempt.number).stop_noticed(job.run)
-        _note(journal, *_with_decision((), decision, attempt))
+        _note(journal, build_decided(attempt.number, decision, "gate"))
     return TurnedAway("a person asked the run to stop")

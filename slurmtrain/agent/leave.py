@@ -17,8 +17,9 @@ from slurmtrain.agent.record import Record
 from slurmtrain.agent.say import say
 from slurmtrain.agent.stops import PATIENCE_S, is_ours, look, look_patiently
 from slurmtrain.agent.verdict import LaunchEnd
-from slurmtrain.core.decision import Action, Decision, decision_to_dict
+from slurmtrain.core.decision import Action, Decision
 from slurmtrain.errors import SlurmtrainError, SlurmUnavailableError, StoreError
+from slurmtrain.ops.decided import publish_decision
 from slurmtrain.ops.exclude import join_excluded
 from slurmtrain.slurm.client import JobRecord, SlurmClient
 from slurmtrain.store.inbox import drop
@@ -60,9 +61,8 @@ def carry_out(
 
 
 def _publish(job: JobContext, attempt: AttemptDir, decision: Decision, launch: int, record: Record) -> bool:
-    body = {**decision_to_dict(decision), "decided_by": "agent", "launch": launch, "at": time.time()}
     try:
-        first = attempt.publish_decision(body)
+        first = publish_decision(attempt, decision, "agent", launch)
     except StoreError as exc:
         say(f"the decision cannot be written ({exc}); the watcher will decide")
         return False

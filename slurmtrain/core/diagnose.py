@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from slurmtrain.core.diagnosis.decide import diagnose
-from slurmtrain.core.diagnosis.model import Diagnosis, EvidenceLine, Suspect
-from slurmtrain.core.facts import Facts, RankExit
-from slurmtrain.core.findings import Finding, Findings
+from slurmtrain.core.diagnosis.model import Diagnosis
+from slurmtrain.core.facts import Facts
 
-__all__ = ["Diagnosis", "EvidenceLine", "Facts", "Finding", "Findings", "RankExit", "Sequence", "Suspect", "diagnose"]
+__all__ = ["Diagnosis", "Facts", "diagnose"]

@@ -9,7 +9,7 @@ from slurmtrain.core.decision import Decision
 from slurmtrain.core.events import Acted
 from slurmtrain.core.jobid import JobId
 from slurmtrain.core.jobstate import BaseState, is_terminal
-from slurmtrain.errors import SlurmRefusedError, SlurmtrainError, SlurmUnavailableError
+from slurmtrain.errors import SlurmRefusedError, SlurmtrainError
 from slurmtrain.ops.exclude import join_excluded
 from slurmtrain.ops.resubmit import resubmit
 from slurmtrain.slurm.client import JobRecord, SlurmClient
@@ -57,8 +57,6 @@ def _requeue(
 ) -> tuple[bool, str]:
     try:
         slurm.requeue(record.job_id, only_running=False)
-    except SlurmUnavailableError:
-        raise
     except SlurmRefusedError:
         return _new_job(run, attempt, None, slurm, journal)
     exclude = join_excluded(slurm, record, decision.exclude)

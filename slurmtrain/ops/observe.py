@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from slurmtrain.core.events import JobSeen
 from slurmtrain.core.jobid import JobId
 from slurmtrain.core.jobstate import is_terminal
 from slurmtrain.slurm.client import AccountingRecord, JobRecord, SlurmClient
@@ -46,4 +47,18 @@ def observe(slurm: SlurmClient, job_ids: Iterable[JobId]) -> Observation:
         snapshot.jobs,
         {job_id: tuple(found) for job_id, found in rows.items()},
         bool(rows) or not ended,
+    )
+
+
+def build_job_seen(record: JobRecord, *, at: float, who: str, attempt: int = -1) -> JobSeen:
+    """What a look at Slurm showed of a run's job, as an event."""
+    return JobSeen(
+        at=at,
+        who=who,
+        attempt=attempt,
+        job_id=str(record.job_id),
+        restart_count=record.restart_count,
+        state=str(record.state),
+        reason=record.reason,
+        nodes=record.nodes,
     )

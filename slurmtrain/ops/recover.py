@@ -7,19 +7,20 @@ what was decided but never confirmed. Everything it finds goes to the journal.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from slurmtrain.core.decision import Action, Decision, RunState, decision_from_dict, decision_to_dict
-from slurmtrain.core.events import Acted, AttemptEnded, AttemptStarted, Decided, Event, JobSeen
+from slurmtrain.core.decision import Action, Decision, RunState, decision_from_dict
+from slurmtrain.core.events import Acted, AttemptEnded, AttemptStarted, Event, JobSeen
 from slurmtrain.core.jobid import JobId
 from slurmtrain.core.jobstate import BaseState, is_terminal, is_waiting
-from slurmtrain.core.run import Run
+from slurmtrain.core.run import Run, find_attempt
 from slurmtrain.errors import SlurmtrainError
 from slurmtrain.ops.act import requeue_from_outside
 from slurmtrain.ops.claim import claim_attempt, find_claimed, reserve_execution
+from slurmtrain.ops.decided import build_decided, publish_decision
 from slurmtrain.ops.ended import Execution, find_execution_end
-from slurmtrain.ops.observe import Observation
+from slurmtrain.ops.observe import Observation, build_job_seen
 from slurmtrain.ops.requeued import judge_ended_attempt
 from slurmtrain.slurm.client import JobRecord, SlurmClient
 from slurmtrain.store.journal import JournalWriter
@@ -45,6 +46,11 @@ class Care:
     def record(self) -> JobRecord | None:
         return self.observation.jobs.get(self.job_id)
 
+    @property
+    def last_attempt_number(self) -> int:
+        """-1 before the first."""
+        return self.state.attempts[-1].number if self.state.attempts else -1
+
 
 def look_after(care: Care) -> list[Event]:
     """Observe, decide, act; the events that were written. Raises ``SlurmUnavailableError`` and ``StoreError``."""
@@ -65,25 +71,11 @@ def _job_seen(care: Care) -> JobSeen | None:
     record = care.record
     if record is None:
         return None
-    seen = JobSeen(
-        at=time.time(),
-        who="watcher",
-        attempt=care.state.attempts[-1].number if care.state.attempts else -1,
-        job_id=str(care.job_id),
-        restart_count=record.restart_count,
-        state=str(record.state),
-        reason=record.reason,
-        nodes=record.nodes,
-    )
+    seen = build_job_seen(record, at=time.time(), who="watcher", attempt=care.last_attempt_number)
     before = care.state.job
-    same = before is not None and (before.job_id, before.restart_count, before.state, before.reason, before.nodes) == (
-        seen.job_id,
-        seen.restart_count,
-        seen.state,
-        seen.reason,
-        seen.nodes,
-    )
-    return None if same else seen
+    if before is not None and replace(before, at=seen.at, who=seen.who, attempt=seen.attempt) == seen:
+        return None
+    return seen
 
 
 # --- jobs that Slurm still has in its hands
@@ -132,7 +124,7 @@ def _start_now(care: Care, record: JobRecord) -> list[Event]:
     event = Acted(
         at=time.time(),
         who="watcher",
-        attempt=care.state.attempts[-1].number if care.state.attempts else -1,
+        attempt=care.last_attempt_number,
         action="start_now",
         accepted=accepted,
         detail=detail,
@@ -180,10 +172,9 @@ def _claim_for_dead(care: Care, execution: Execution) -> tuple[AttemptDir, Attem
 
 def _decide(care: Care, attempt: AttemptDir, execution: Execution) -> list[Event]:
     decision, events = _judge(care, attempt, execution)
-    record = {**decision_to_dict(decision), "decided_by": "watcher", "at": time.time()}
-    if not attempt.publish_decision(record):
+    if not publish_decision(attempt, decision, "watcher"):
         return _finish(care, attempt, execution, attempt.read_decision() or {})
-    decided = Decided(at=time.time(), who="watcher", attempt=attempt.number, decision=decision_to_dict(decision))
+    decided = build_decided(attempt.number, decision, "watcher")
     care.journal.append(*events, decided, sync=True)
     return [*events, decided, *_carry_out(care, attempt, decision)]
 
@@ -225,15 +216,10 @@ def _finish(care: Care, attempt: AttemptDir, execution: Execution, record: dict[
         decision = decision_from_dict(record)
     except ValueError:
         return []
-    known = next((a for a in care.state.attempts if a.number == attempt.number), None)
+    known = find_attempt(care.state, attempt.number)
     written: list[Event] = []
     if known is None or known.decision is None:
-        decided = Decided(
-            at=time.time(),
-            who=str(record.get("decided_by", "agent")),
-            attempt=attempt.number,
-            decision=decision_to_dict(decision),
-        )
+        decided = build_decided(attempt.number, decision, str(record.get("decided_by", "agent")))
         care.journal.append(decided)
         written.append(decided)
     if decision.action is not Action.REQUEUE or care.observe_only:
@@ -248,7 +234,7 @@ def _cancelled_after_decision(care: Care, attempt: AttemptDir, execution: Execut
     if care.state.ended:
         return []
     decision, events = _cancelled(care, attempt, execution)
-    decided = Decided(at=time.time(), who="watcher", attempt=attempt.number, decision=decision_to_dict(decision))
+    decided = build_decided(attempt.number, decision, "watcher")
     care.journal.append(*events, decided, sync=True)
     return [*events, decided]
 

@@ -8,8 +8,8 @@ import socket
 import time
 from dataclasses import dataclass
 
-from slurmtrain.core.decision import Action, Decision, RunState, decision_to_dict
-from slurmtrain.core.events import Acted, Decided, Released, SubmissionUncertain
+from slurmtrain.core.decision import Action, Decision, RunState
+from slurmtrain.core.events import Acted, Released, SubmissionUncertain
 from slurmtrain.core.jobstate import is_waiting
 from slurmtrain.core.nodeset import join_nodes
 from slurmtrain.core.waiting import explain_waiting
@@ -24,6 +24,7 @@ from slurmtrain.errors import (
     StoreError,
     UsageError,
 )
+from slurmtrain.ops.decided import build_decided
 from slurmtrain.ops.resubmit import resubmit
 from slurmtrain.ops.status import see_jobs
 from slurmtrain.ops.timeline import RunView, find_plan, read_view
@@ -157,6 +158,6 @@ def _hold_again(run: RunDir, attempt: int, journal: JournalWriter, exc: Slurmtra
     last = read_view(run).state.last_decision
     if last is not None:
         decision = Decision(Action.HOLD, RunState.HELD, last.cause, last.reason, exclude=last.exclude)
-    journal.append(Decided(at=time.time(), who="user", attempt=attempt, decision=decision_to_dict(decision)), sync=True)
+    journal.append(build_decided(attempt, decision, "user"), sync=True)
     with contextlib.suppress(OSError):
         (run.submissions / f"release-{max(attempt, 0):03d}.json").unlink()

@@ -11,7 +11,6 @@ from datetime import datetime, timezone
 from typing import Any
 
 from slurmtrain.core.decision import Action, RunState
-from slurmtrain.core.events import JobSeen
 from slurmtrain.core.jobid import JobId, parse_job_id
 from slurmtrain.core.jobstate import BaseState, StateFlag, is_running, is_terminal, is_waiting
 from slurmtrain.core.nodeset import expand_nodes
@@ -19,6 +18,7 @@ from slurmtrain.core.run import Attempt, Run, advance
 from slurmtrain.core.vocabulary import Stage, normal_stage, words_for
 from slurmtrain.core.waiting import Waiting, explain_waiting
 from slurmtrain.errors import SlurmtrainError
+from slurmtrain.ops.observe import build_job_seen
 from slurmtrain.ops.timeline import (
     RunView,
     as_time,
@@ -181,16 +181,7 @@ def join_slurm(state: Run, record: JobRecord | None, now: float) -> Run:
             return dataclasses.replace(state, state=RunState.STARTING)
     if is_cancelled(record):
         return dataclasses.replace(state, state=RunState.STOPPED)  # nobody will undo it, written down or not
-    seen = JobSeen(
-        at=now,
-        who="squeue",
-        job_id=str(record.job_id),
-        restart_count=record.restart_count,
-        state=str(record.state),
-        reason=record.reason,
-        nodes=record.nodes,
-    )
-    return advance(state, seen)
+    return advance(state, build_job_seen(record, at=now, who="squeue"))
 
 
 def is_cancelled(record: JobRecord | None) -> bool:

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from enum import Enum
 
-from slurmtrain.core.decision import ENDED_STATES, Action, Decision, RunState, decision_from_dict, decision_to_dict
-from slurmtrain.core.events import Decided, StopRequested
+from slurmtrain.core.decision import ENDED_STATES, Action, Decision, RunState, decision_from_dict
+from slurmtrain.core.events import StopRequested
 from slurmtrain.core.jobid import JobId, parse_job_id
 from slurmtrain.core.jobstate import StateFlag, is_terminal, is_waiting
 from slurmtrain.core.spec import warning_lead_s
 from slurmtrain.errors import SlurmUnavailableError
+from slurmtrain.ops.decided import build_decided, publish_decision
 from slurmtrain.ops.status import Sight
 from slurmtrain.ops.timeline import RunView, find_plan, read_view, requested_stop
 from slurmtrain.slurm.client import SlurmClient
@@ -142,20 +143,15 @@ def _settle(run: RunDir, wish: Wish, journal: JournalWriter) -> RunState:
     why = f": {wish.reason}" if wish.reason else ""
     decision = Decision(Action.STOP, RunState.STOPPED, "user_cancelled", f"{wish.by} stopped the run{why}")
     attempts = run.read_attempts()
-    if attempts:
-        record = {**decision_to_dict(decision), "decided_by": "user", "at": time.time()}
-        if not attempts[-1].publish_decision(record):
-            before = _read_end(attempts[-1].read_decision())
-            if before is not None:
-                return before
+    if attempts and not publish_decision(attempts[-1], decision, "user"):
+        before = _read_end(attempts[-1].read_decision())
+        if before is not None:
+            return before
     now = read_view(run)
     if now.state.ended:
         return now.state.state
     journal.catch_up()
-    journal.append(
-        Decided(at=time.time(), who="user", attempt=now.last_attempt_number, decision=decision_to_dict(decision)),
-        sync=True,
-    )
+    journal.append(build_decided(now.last_attempt_number, decision, "user"), sync=True)
     return RunState.STOPPED
 
 
