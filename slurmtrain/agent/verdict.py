@@ -76,8 +76,7 @@ def judge_launch(job: JobContext, end: LaunchEnd, slurm: SlurmClient, record: Re
         log_end=log.end or 0,
     )
     if not ours:
-        state = f"says {seen.state}, restart {seen.restart_count}" if seen else "does not say that the job runs"
-        say(f"Slurm {state}: the decision is not made here")
+        say(f"{_not_ours(job, seen)}: nothing is decided in this job")
         return None
     diagnosis = _NO_FAILURE
     if end.exit_code != 0 and reason is None:
@@ -107,6 +106,14 @@ def _stop_reason(job: JobContext, end: LaunchEnd, seen: JobRecord | None, *, our
     if is_preempted(seen):
         return "preempted"
     return BY_SLURM if seen is not None and not ours else None
+
+
+def _not_ours(job: JobContext, seen: JobRecord | None) -> str:
+    if seen is None:
+        return f"Slurm does not say that job {job.job_id} runs"
+    if seen.restart_count != job.restart_count:
+        return f"job {job.job_id} has been requeued since"
+    return f"for Slurm job {job.job_id} is {seen.state}"
 
 
 def decide_between_launches(record: Record, spec: Spec, reason: str) -> Decision:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import click
 
+from slurmtrain.cli.here import find_here
 from slurmtrain.config.environment import submission_environment
 from slurmtrain.config.resolve import Request, resolve
 from slurmtrain.config.settings import Settings, find_project, load_settings, user_config_dir
-from slurmtrain.errors import NotFoundError
 from slurmtrain.hosts.local import LocalHost
 from slurmtrain.ops.prepare import Extensions, Prepared, build_run_id, prepare
 from slurmtrain.plugins.manager import load_plugins
@@ -23,7 +23,7 @@ from slurmtrain.slurm.cli_client import CliSlurmClient
 
 def build_run(request: Request, store: str | None, folders: Sequence[Path], run_dir: Path | None = None) -> Prepared:
     """Resolve, render and check; nothing is written. ``run_dir`` replaces the one in the store."""
-    environ, cwd = os.environ, _here()
+    environ, cwd = os.environ, find_here()
     settings = load_settings(environ, cwd, store=store)
     resolved = resolve(request, settings, environ, cwd)
     extensions, notes = find_extensions(settings, cwd, folders)
@@ -45,7 +45,7 @@ def find_extensions(settings: Settings, cwd: Path, folders: Sequence[Path] = ())
 
 def find_commands() -> dict[str, click.Command]:
     """Commands that plugins add."""
-    cwd = _here()
+    cwd = find_here()
     settings = load_settings(os.environ, cwd)
     places = find_places(os.environ, project=find_project(cwd), user=user_config_dir(os.environ))
     found = load_plugins(places, settings.trusted()).commands()
@@ -55,16 +55,3 @@ def find_commands() -> dict[str, click.Command]:
 def open_slurm() -> CliSlurmClient:
     """Slurm's commands here, in an environment that a job may inherit."""
     return CliSlurmClient(LocalHost(), environ=submission_environment(os.environ))
-
-
-def _here() -> Path:
-    """The working directory as the person sees it: ``$PWD`` keeps links that name a mount."""
-    try:
-        real = Path.cwd()
-    except FileNotFoundError:
-        raise NotFoundError("the working directory does not exist any more; change to another one") from None
-    seen = os.environ.get("PWD", "")
-    try:
-        return Path(seen) if seen.startswith("/") and Path(seen).samefile(real) else real
-    except OSError:
-        return real

@@ -180,7 +180,12 @@ class _Screen:
     def _wrap(self, text: str, indent: str, first: str = "") -> Iterator[str]:
         safe = clean(text).replace("\n", " ")
         yield from textwrap.wrap(
-            safe, self._width, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False
+            safe,
+            self._width,
+            initial_indent=first,
+            subsequent_indent=indent,
+            break_on_hyphens=False,
+            break_long_words=False,
         ) or [first]
 
 

@@ -84,6 +84,8 @@ def _print_all(
         if not segments:
             say_note(f"run {view.run.run_id} has written nothing yet; `slurmtrain status {view.run.run_id}` says why")
         printer.print_segments(segments, tail)
+        if segments and printer.missed is not None:
+            say_note(printer.missed)
         return
     starts = {} if tail is None else _tail_starts(segments, tail)
     printer.follow(view.run, starts)
@@ -112,7 +114,17 @@ class _Printer:
         self._owners: Owners | None = None
         self._owners_at = 0.0
         spec = plan.spec if (plan := find_plan(view.run)) is not None else None
+        self._ranks: set[int] = set()  # that printed something
         self._tasks = spec.resources.tasks_per_node if spec is not None and spec.launcher == "torchrun" else 0
+
+    @property
+    def missed(self) -> str | None:
+        """Why nothing was printed, where one rank was asked for and others wrote."""
+        if self._rank is None or self._rank in self._ranks:
+            return None
+        if not self._ranks:
+            return f"no line says which rank printed it, so none can be told to be of rank {self._rank}"
+        return f"rank {self._rank} printed nothing; {len(self._ranks)} ranks did, the highest is {max(self._ranks)}"
 
     def print_segments(self, segments: list[Segment], tail: int | None) -> None:
         """All that is there. ``tail`` counts the lines that are printed, over all segments."""
@@ -176,7 +188,12 @@ class _Printer:
     def _wanted(self, line: LogLine) -> bool:
         from slurmtrain.ops.logs import rank_of
 
-        return self._rank is None or rank_of(line.data, self._tasks) == self._rank
+        if self._rank is None:
+            return True
+        rank = rank_of(line.data, self._tasks)
+        if rank is not None:
+            self._ranks.add(rank)
+        return rank == self._rank
 
     def _print(self, line: LogLine) -> None:
         from slurmtrain.logs.follow import for_terminal

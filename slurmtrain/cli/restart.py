@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from pathlib import Path
 
 import click
 
@@ -27,6 +26,7 @@ To change a parameter, submit the old run's job file: slurmtrain submit STORE/ru
 def command(run: str, resume: bool | None, dry_run: bool, as_json: bool, store: str | None) -> None:
     """Start a new run with the parameters of one that has ended; the new run names the old one."""
     from slurmtrain.cli.build import find_extensions, open_slurm
+    from slurmtrain.cli.here import find_here
     from slurmtrain.cli.runs import load_here
     from slurmtrain.ops.restart import prepare_restart
     from slurmtrain.ops.submit import submit_run
@@ -35,7 +35,7 @@ def command(run: str, resume: bool | None, dry_run: bool, as_json: bool, store: 
 
     settings = load_here(store)
     old = find_run(settings.store, run)
-    extensions, notes = find_extensions(settings, Path.cwd())
+    extensions, notes = find_extensions(settings, find_here())
     prepared = prepare_restart(
         read_view(old),
         settings.store,

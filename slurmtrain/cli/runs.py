@@ -41,14 +41,10 @@ def runs_argument(*, required: bool) -> Callable[[_F], _F]:
 
 def load_here(store: str | None) -> Settings:
     """The settings that hold in the working directory."""
+    from slurmtrain.cli.here import find_here
     from slurmtrain.config.settings import load_settings
-    from slurmtrain.errors import NotFoundError
 
-    try:
-        here = Path.cwd()
-    except FileNotFoundError:
-        raise NotFoundError("the working directory does not exist any more; change to another one") from None
-    return load_settings(os.environ, here, store=store)
+    return load_settings(os.environ, find_here(), store=store)
 
 
 def open_store(option: str | None) -> Path:

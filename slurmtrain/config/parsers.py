@@ -264,9 +264,22 @@ def long_options(command: str) -> Parser:
             node = Sequence((node,), node.place)
         if not isinstance(node, Sequence):
             raise ValueError(f"expected a list of {command} options, got {describe(node)}")
-        return tuple(_long_option(one_line(word(item)).strip(), command) for item in node.items)
+        return _each_option([one_line(word(item)).strip() for item in node.items], command)
 
     return parse
+
+
+def _each_option(options: list[str], command: str) -> tuple[str, ...]:
+    """All of them, or one error that names every bad one."""
+    problems = []
+    for option in options:
+        try:
+            _long_option(option, command)
+        except ValueError as exc:
+            problems.append(str(exc))
+    if problems:
+        raise ValueError("; ".join(problems))
+    return tuple(options)
 
 
 def _long_option(option: str, command: str) -> str:

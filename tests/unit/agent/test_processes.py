@@ -14,7 +14,7 @@ import pytest
 
 from slurmtrain.agent.processes import Process, find_launch_processes, send_stop_signal, signal_number
 
-JOB = "987654321"
+JOB = str(4_000_000_000 + os.getpid())  # of this worker alone: others may run the same tests beside it
 LISTENER = """
 import os, signal, sys, time
 out = sys.argv[1]

@@ -241,6 +241,12 @@ def test_options_that_slurmtrain_sets_are_refused_with_the_key_to_use(tmp_path: 
     assert hint in said
 
 
+def test_every_option_that_is_none_is_named(tmp_path: Path) -> None:
+    said = problem(tmp_path, "command: [x]\nresources: {sbatch_options: [-x, --mem-per-cpu 2G, --licenses=a]}")
+    assert "-x" in said
+    assert "--mem-per-cpu=2G" in said
+
+
 @pytest.mark.parametrize(
     "option", ["--licenses=m:1", "--mem-per-cpu=2G", "--mail-type=FAIL", "--export=ALL", "--exclusive=user", "--begin=now+1hour",
                "--dependency=afterok:1", "--time-min=10", "--hint=nomultithread", "--comment=a b"]

@@ -140,6 +140,13 @@ def test_hostile_text_cannot_steer_the_terminal(tmp_path: Path) -> None:
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
 
 
+def test_a_path_is_never_broken_so_that_it_can_be_copied(tmp_path: Path) -> None:
+    slurm, path, run = Slurm(), "/scratch/" + "deep/" * 30 + "step-100", make_run(tmp_path)
+    run.attempt(run.submitted(slurm))
+    run.decided(0, Action.STOP, RunState.FAILED, reason=f"cannot read {path}")
+    assert path in _screen(explain_run(run.dir, slurm, T0 + 60), 60)
+
+
 def test_slurm_down_is_told_and_the_rest_is_there(tmp_path: Path) -> None:
     slurm, run = Slurm(), make_run(tmp_path)
     run.submitted(slurm)

@@ -151,6 +151,14 @@ def _logs(run: MadeRun, *words: str) -> str:
     return done.stdout
 
 
+def test_a_rank_that_printed_nothing_is_told(tmp_path: Path) -> None:
+    run = _two_attempts(tmp_path)
+    store = str(run.dir.path.parents[1])
+    done = CliRunner().invoke(command, [run.dir.run_id, "--rank", "9", "--store", store])
+    assert done.stdout == ""
+    assert "rank 9 printed nothing; 2 ranks did, the highest is 1" in done.stderr
+
+
 def test_the_command_prints_ranks_tails_and_json(tmp_path: Path) -> None:
     run = _two_attempts(tmp_path)
     assert _logs(run) == "".join(PARTS)
@@ -159,6 +167,7 @@ def test_the_command_prints_ranks_tails_and_json(tmp_path: Path) -> None:
     assert _logs(run, "--tail", "2") == "1: d\ndone\n"
     assert _logs(run, "--attempt", "0", "--tail", "3") == "0: c\nleaving\n=== 1.0\n"
     assert _logs(run, "--tail", "0") == ""
+    assert _logs(run, "--rank", "9") == ""
     rows = [json.loads(line) for line in _logs(run, "--json").splitlines()]
     assert [row["text"] for row in rows] == "".join(PARTS).splitlines()
     assert {(row["text"], row["attempt"], row["launch"], row["rank"]) for row in rows} >= {
