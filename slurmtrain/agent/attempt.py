@@ -18,7 +18,8 @@ from slurmtrain.agent.job import JobContext
 from slurmtrain.agent.launch import LaunchProcess, end_launch, kill_launch, start_launch
 from slurmtrain.agent.leave import carry_out, leave
 from slurmtrain.agent.leftovers import end_leftovers
-from slurmtrain.agent.processes import find_launch_processes
+from slurmtrain.agent.nodes import NodeWatch
+from slurmtrain.agent.processes import find_launch_processes, signal_number, some_listen
 from slurmtrain.agent.record import Record
 from slurmtrain.agent.say import say
 from slurmtrain.agent.stops import StopReason, StopWatch, is_ours, look_patiently
@@ -49,7 +50,7 @@ class AttemptRunner:
         self._env = env
         self._raw_job_id = env.get("SLURM_JOB_ID", "")
         self._spec = job.plan.spec
-        self._watch = StopWatch(job, slurm)
+        self._watch = StopWatch(job, slurm, NodeWatch(job, slurm, record.node_noticed, self._can_continue))
         self._fence = Fence(job.run, attempt.number, _FENCE_INTERVAL_S)
         self._wake = Wake()
         self._companions = CompanionStep(job, attempt, slurm, env)
@@ -121,13 +122,21 @@ class AttemptRunner:
         return 1.0 if stop.deadline is None else max(0.05, min(1.0, stop.deadline - time.time()))
 
     def _ask_to_stop(self, launch: LaunchProcess, stop: StopReason) -> None:
-        say(f"asking the training to save and leave: {stop.reason}")
+        say(f"asking the training to save and leave: {stop.detail or stop.reason}")
         with contextlib.suppress(OSError):
             self._attempt.stop_file.write_text(stop.reason + "\n")
         self._companions.ask_to_stop()
         if stop.reason == "user":
             self._record.stop_noticed(self._job.run)
-        self._record.stop_sent(launch.number, stop.reason, stop.deadline)
+        self._record.stop_sent(launch.number, stop.reason, stop.deadline, stop.detail)
+
+    def _can_continue(self) -> bool:
+        """Whether leaving early costs little: there is a checkpoint, or a process that would save one if asked."""
+        if find_newest(self._job.run.path, self._spec.checkpoint) is not None:
+            return True
+        number = signal_number(self._spec.stop.signal)
+        ranks = find_launch_processes(self._raw_job_id, self._attempt.number)
+        return number is not None and some_listen(ranks, number)
 
     def _end(self, launch: LaunchProcess, grace_s: float) -> int:
         return end_launch(launch, self._job.job_id, self._find_step(launch), self._slurm, grace_s)
@@ -197,7 +206,7 @@ class AttemptRunner:
             return None
         if stop.reason == "user":
             self._record.stop_noticed(self._job.run)
-        return decide_between_launches(self._record, self._spec, stop.reason)
+        return decide_between_launches(self._record, self._spec, stop)
 
 
 def run_attempt(job: JobContext, slurm: SlurmClient, env: Mapping[str, str], *, takes_over: bool) -> int:

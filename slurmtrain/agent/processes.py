@@ -66,6 +66,11 @@ def all_listen(processes: Iterable[Process], number: int) -> bool:
     return bool(tasks) and all(_catches(task, number) for task in tasks)
 
 
+def some_listen(processes: Iterable[Process], number: int) -> bool:
+    """Whether any process catches ``number``: where it is sent by pid, that one saves for all."""
+    return any(_catches(process, number) for process in processes)
+
+
 def send_stop_signal(processes: Iterable[Process], number: int) -> list[int]:
     """Signal those that catch ``number``, the topmost of each family only; the pids that got it.
 

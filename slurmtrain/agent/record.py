@@ -64,8 +64,11 @@ class Record:
         if self.read_run().stop_requested is None:
             self._write(ev.StopRequested(**self._head(), by=f"the file {run.stop_file.name}"))
 
-    def stop_sent(self, launch: int, reason: str, deadline: float | None) -> None:
-        self._write(ev.StopSent(**self._head(launch), reason=reason, deadline=deadline))
+    def stop_sent(self, launch: int, reason: str, deadline: float | None, detail: str = "") -> None:
+        self._write(ev.StopSent(**self._head(launch), reason=reason, deadline=deadline, detail=detail))
+
+    def node_noticed(self, what: str, detail: str, *, followed: bool) -> None:
+        self._write(ev.NodeNoticed(**self._head(), what=what, detail=detail, followed=followed))
 
     def launch_ended(
         self,

@@ -1,16 +1,18 @@
 """Why and when a running launch must be asked to save and leave.
 
-Four reasons: a person (the run's stop file), the end of the time limit, a preemption in its grace time, and a signal
-that says one of them may have come. Slurm sends its warning up to a minute early, so the clock decides about the
-time limit, not the signal.
+A person (the run's stop file), the end of the time limit, a preemption in its grace time, a node that drains, a
+maintenance that comes; and a signal that says one of them may be there. Slurm sends its warning up to a minute early,
+so the clock decides about the time limit, not the signal.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from dataclasses import dataclass
 
 from slurmtrain.agent.job import JobContext
+from slurmtrain.agent.nodes import NodeWatch
 from slurmtrain.agent.say import say
 from slurmtrain.core.jobid import JobId
 from slurmtrain.core.jobstate import BaseState, StateFlag, is_running
@@ -37,13 +39,15 @@ class StopReason:
     reason: str
     deadline: float | None
     grace_s: float = 10.0
+    detail: str = ""
 
 
 class StopWatch:
     """Looks out for reasons to stop; ``check`` is called at every turn of the launch loop."""
 
-    def __init__(self, job: JobContext, slurm: SlurmClient) -> None:
+    def __init__(self, job: JobContext, slurm: SlurmClient, nodes: NodeWatch | None = None) -> None:
         self._job = job
+        self._nodes = nodes
         self._spec = job.plan.spec
         self._slurm = slurm
         self._end_time = _end_time(look(slurm, job.job_id), self._spec)
@@ -88,7 +92,19 @@ class StopWatch:
             return None
         if self._end_time is not None and time.time() >= self._end_time - self._lead:
             return self._before("time_limit", self._end_time, self._lead)
-        return None
+        return self._check_nodes()
+
+    def _check_nodes(self) -> StopReason | None:
+        move = self._nodes.check(self._end_time) if self._nodes is not None else None
+        if move is None:
+            return None
+        if move.at is not None and move.at > time.time():
+            return dataclasses.replace(self._before(move.reason, move.at, move.at - time.time()), detail=move.detail)
+        grace = float(self._spec.stop.grace_s)
+        deadline = time.time() + max(self._lead, grace)
+        if self._end_time is not None:
+            deadline = min(deadline, self._end_time - _MAX_RESERVE_S)
+        return StopReason(move.reason, deadline, grace, move.detail)
 
     def _stop_file_exists(self) -> bool:
         now = time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -78,7 +79,7 @@ def judge_launch(job: JobContext, end: LaunchEnd, slurm: SlurmClient, record: Re
     if not ours:
         say(f"{_not_ours(job, seen)}: nothing is decided in this job")
         return None
-    diagnosis = _NO_FAILURE
+    diagnosis = dataclasses.replace(_NO_FAILURE, sentence=end.stop.detail if end.stop else "")
     if end.exit_code != 0 and reason is None:
         diagnosis = _diagnose(job, end, log)
         record.diagnosed(launch.number, diagnosis)
@@ -116,9 +117,9 @@ def _not_ours(job: JobContext, seen: JobRecord | None) -> str:
     return f"for Slurm job {job.job_id} is {seen.state}"
 
 
-def decide_between_launches(record: Record, spec: Spec, reason: str) -> Decision:
+def decide_between_launches(record: Record, spec: Spec, stop: StopReason) -> Decision:
     """A reason to stop came while no launch ran."""
-    ending = Ending(cause=reason, sentence="", exit_code=None, script_alive=True, stop_reason=reason)
+    ending = Ending(cause=stop.reason, sentence=stop.detail, exit_code=None, script_alive=True, stop_reason=stop.reason)
     decision = decide(record.read_run(), ending, spec.retry)
     say(f"decision: {decision.action.value} ({decision.reason})")
     return decision

@@ -45,6 +45,10 @@ SCHEMA: Group = {
         "signal": p.signal_name,
         "warning_s": p.seconds(1, 65_535),  # sbatch --signal takes no more
         "grace_s": p.seconds(0, 3600),
+        "on_drain": p.choice("continue", "ignore"),
+        "on_maintenance": p.choice("continue", "ignore"),
+        "maintenance_lead_s": p.seconds(1, 7 * 86400),
+        "node_look_s": p.seconds(0, 86400),
     },
     "checkpoint": {"dir": p.text("a directory", limit=4000), "pattern": p.text("a glob pattern")},
     "retry": {

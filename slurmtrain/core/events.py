@@ -93,6 +93,17 @@ class StopSent(Event):
     kind: ClassVar[str] = "stop_sent"
     reason: str
     deadline: float | None = None
+    detail: str = ""  # which nodes drain and why, which maintenance comes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeNoticed(Event):
+    """A node of the job drains, or a maintenance of it comes. ``followed``: the training is asked to leave for it."""
+
+    kind: ClassVar[str] = "node_noticed"
+    what: str
+    detail: str
+    followed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +195,7 @@ KINDS: Mapping[str, type[Event]] = {
         AttemptStarted,
         LaunchStarted,
         StopSent,
+        NodeNoticed,
         LaunchEnded,
         Diagnosed,
         Decided,

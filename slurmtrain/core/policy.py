@@ -70,7 +70,7 @@ def _decide_without_ladder(run: Run, ending: Ending, retry: Retry) -> Decision |
         return Decision(Action.LEAVE, RunState.STOPPED, "user_cancelled", ending.sentence or "the job was cancelled")
     reason = ending.stop_reason if ending.stop_reason in CONTINUES else ending.cause
     if reason in CONTINUES:
-        return _continue(run, reason, retry)
+        return _continue(run, ending, reason, retry)
     if ending.exit_code == 0 and ending.stop_reason is None:
         return Decision(Action.COMPLETE, RunState.COMPLETED, "no_failure", "every rank ended with exit code 0")
     if ending.exit_code == DO_NOT_RETRY:
@@ -80,11 +80,13 @@ def _decide_without_ladder(run: Run, ending: Ending, retry: Retry) -> Decision |
     return None
 
 
-def _continue(run: Run, reason: str, retry: Retry) -> Decision:
+def _continue(run: Run, ending: Ending, reason: str, retry: Retry) -> Decision:
     state = RunState.PREEMPTED if reason == "preempted" else RunState.PENDING
     words = {
         "time_limit": "the time limit came: goes on from its checkpoint",
         "preempted": "Slurm gave the nodes to another job: goes on from its checkpoint",
+        "drain": f"{ending.sentence or 'a node drains'}: goes on elsewhere",
+        "maintenance": f"{ending.sentence or 'a maintenance comes'}: goes on elsewhere, or afterwards",
     }
     if len(run.attempts) >= retry.attempts:
         return Decision(Action.HOLD, RunState.HELD, reason, f"{len(run.attempts)} attempts are as many as it may have")

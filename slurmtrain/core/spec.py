@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 Launcher = Literal["srun", "torchrun"]
 SuccessRule = Literal["all", "primary"]
+OnNodeChange = Literal["continue", "ignore"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,10 @@ class Stop:
     signal: str = "USR2"  # sent to the rank processes that catch it; "none" for the stop file alone
     warning_s: int | None = None  # seconds before the end; None: min(300, 20 % of the time limit)
     grace_s: int = 30  # from TERM to KILL when a launch is ended
+    on_drain: OnNodeChange = "continue"  # elsewhere, where there is something to continue from
+    on_maintenance: OnNodeChange = "continue"  # leave before a reservation for maintenance begins
+    maintenance_lead_s: int | None = None  # seconds before it; None: as the warning before the time limit
+    node_look_s: int = 120  # between looks at the job's nodes; 0: never
 
 
 @dataclass(frozen=True, slots=True)

@@ -324,4 +324,6 @@ def _outcome(attempt: Attempt, launch: Launch | None) -> str:
     if launch.ended.done:
         return "finished"
     asked = f" after {launch.ended.stop_reason}" if launch.ended.stop_reason else ""
+    if asked and launch.stop is not None and launch.stop.detail:
+        asked += f" ({launch.stop.detail})"
     return f"exit {launch.ended.exit_code}{asked}"

@@ -15,7 +15,7 @@ from slurmtrain.core.nodeset import expand_nodes
 from slurmtrain.errors import JobNotFoundError, SlurmtrainError, SlurmUnavailableError
 from slurmtrain.hosts.local import CommandResult, Host
 from slurmtrain.slurm import commands, parse
-from slurmtrain.slurm.client import AccountingRecord, Capabilities, JobRecord, NodeRecord, Snapshot
+from slurmtrain.slurm.client import AccountingRecord, Capabilities, JobRecord, NodeRecord, ReservationRecord, Snapshot
 from slurmtrain.slurm.environment import query_environment, submit_environment
 from slurmtrain.slurm.failures import Failure, build_error, classify_failure
 
@@ -128,6 +128,10 @@ class CliSlurmClient:
 
     def nodes(self, expression: str = "") -> list[NodeRecord]:
         return parse.parse_sinfo(self._query(commands.build_sinfo(expression), "ask Slurm for its nodes").stdout)
+
+    def reservations(self) -> list[ReservationRecord]:
+        answer = self._query(commands.build_reservations(), "ask Slurm for its reservations").stdout
+        return parse.parse_reservations(answer)
 
     def expand_nodes(self, expression: str) -> list[str]:
         return expand_nodes(expression)

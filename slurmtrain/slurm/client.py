@@ -88,6 +88,17 @@ class NodeRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class ReservationRecord:
+    """One reservation. Times are aware, UTC; None where Slurm did not say."""
+
+    name: str
+    flags: frozenset[str]  # words in capitals, e.g. {"MAINT", "IGNORE_JOBS"}
+    nodes: str = ""
+    start_time: datetime | None = None
+    end_time: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """One look at the controller: all jobs asked for. A job that is missing here was not seen, nothing more."""
 
@@ -203,6 +214,10 @@ class SlurmClient(Protocol):
 
     def nodes(self, expression: str = "") -> list[NodeRecord]:
         """State of these nodes, or of all."""
+        ...
+
+    def reservations(self) -> list[ReservationRecord]:
+        """All reservations that the caller may see, coming and present ones; one query."""
         ...
 
     def expand_nodes(self, expression: str) -> list[str]:

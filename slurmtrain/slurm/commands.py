@@ -64,6 +64,10 @@ def build_sinfo(expression: str = "") -> list[str]:
     return ["sinfo", "-N", "-h", "-a", *which, "-O", _long_format(SINFO_FIELDS)]
 
 
+def build_reservations() -> list[str]:
+    return ["scontrol", "-o", "show", "reservation"]
+
+
 def build_config() -> list[str]:
     return ["scontrol", "show", "config"]
 

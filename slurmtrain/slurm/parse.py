@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 
 from slurmtrain.core.jobid import JobId, parse_job_id
 from slurmtrain.core.jobstate import ENDED, parse_job_state
-from slurmtrain.slurm.client import AccountingRecord, Capabilities, JobRecord, NodeRecord, StepRecord
+from slurmtrain.slurm.client import AccountingRecord, Capabilities, JobRecord, NodeRecord, ReservationRecord, StepRecord
 from slurmtrain.slurm.commands import SACCT_FIELDS, SEPARATOR, SINFO_FIELDS, SQUEUE_FIELDS
 from slurmtrain.slurm.fields import (
     parse_duration,
@@ -182,6 +182,30 @@ def parse_node_states(text: str) -> frozenset[str]:
     if text.strip().endswith("*"):
         words.add("NOT_RESPONDING")
     return frozenset(word for word in words if word)
+
+
+def parse_reservations(text: str) -> list[ReservationRecord]:
+    """Answer of ``commands.build_reservations``; what has no name is left out ("No reservations in the system")."""
+    return [found for line in text.splitlines() if (found := _reservation(line)) is not None]
+
+
+def _reservation(line: str) -> ReservationRecord | None:
+    """``Name=value`` words in a fixed order. A name holds no blank, so that no value can pose as another field."""
+    fields: dict[str, str] = {}
+    for word in line.split():
+        name, equals, value = word.partition("=")
+        if equals:
+            fields.setdefault(name, value)
+    name = fields.get("ReservationName", "")
+    if not name:
+        return None
+    return ReservationRecord(
+        name,
+        frozenset(flag.upper() for flag in fields.get("Flags", "").split(",") if flag),
+        parse_text(fields.get("Nodes", "")),
+        parse_time(fields.get("StartTime", "")),
+        parse_time(fields.get("EndTime", "")),
+    )
 
 
 def parse_submitted(text: str) -> JobId | None:

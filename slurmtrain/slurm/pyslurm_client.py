@@ -23,7 +23,15 @@ from slurmtrain.core.nodeset import expand_nodes
 from slurmtrain.errors import JobNotFoundError, SlurmRefusedError, SlurmUnavailableError, SpecError
 from slurmtrain.hosts.local import CommandResult, Host
 from slurmtrain.slurm import parse
-from slurmtrain.slurm.client import AccountingRecord, Capabilities, JobRecord, NodeRecord, SlurmClient, Snapshot
+from slurmtrain.slurm.client import (
+    AccountingRecord,
+    Capabilities,
+    JobRecord,
+    NodeRecord,
+    ReservationRecord,
+    SlurmClient,
+    Snapshot,
+)
 from slurmtrain.slurm.commands import MIN_START_DELAY_S
 from slurmtrain.slurm.environment import query_environment
 from slurmtrain.slurm.failures import Failure, build_error, classify_failure, sentence_of
@@ -97,6 +105,9 @@ class PySlurmClient:
         records = parse.build_nodes(self._ask("load_nodes", "ask Slurm for its nodes"))
         names = set(expand_nodes(expression))
         return [record for record in records if not expression or record.name in names]
+
+    def reservations(self) -> list[ReservationRecord]:
+        return self._commands.reservations()
 
     def expand_nodes(self, expression: str) -> list[str]:
         return expand_nodes(expression)

@@ -15,7 +15,7 @@ from slurmtrain.core.jobid import JobId
 from slurmtrain.core.jobstate import StateFlag
 from slurmtrain.core.nodeset import expand_nodes, fold_nodes
 from slurmtrain.errors import SlurmBusyError, SlurmRefusedError, SlurmUnavailableError
-from slurmtrain.slurm.client import AccountingRecord, Capabilities, NodeRecord, Snapshot
+from slurmtrain.slurm.client import AccountingRecord, Capabilities, NodeRecord, ReservationRecord, Snapshot
 from slurmtrain.slurm.commands import MIN_START_DELAY_S
 from slurmtrain.testing.clock import ManualClock
 from slurmtrain.testing.memory_controller import Controller
@@ -110,6 +110,7 @@ class MemorySlurm:
         self.faults: list[Fault] = []
         self.on_call: Callable[[str, str], None] | None = None
         self.behaviour = Behaviour()  # of jobs submitted from now on
+        self.reserved: list[ReservationRecord] = []  # seen by clients; the scheduler pays them no heed
         self._lock = threading.RLock()
         self._next_tick = self.clock() + self.config.tick
 
@@ -303,6 +304,10 @@ class MemorySlurm:
             for name in wanted
             if name in self.controller.nodes
         ]
+
+    @_slurm_call
+    def reservations(self) -> list[ReservationRecord]:
+        return list(self.reserved)
 
     def expand_nodes(self, expression: str) -> list[str]:
         return expand_nodes(expression)

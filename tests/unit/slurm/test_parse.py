@@ -245,3 +245,20 @@ def test_iso_times_are_utc() -> None:
 def test_steps() -> None:
     assert sorted(parse.parse_steps(text("steps.txt"))) == ["0", "batch"]
     assert parse.parse_steps("5+1.0|\n2_0.batch|\nnonsense\n") == ["0", "batch"]
+
+
+def test_reservations_of_scontrol() -> None:
+    """As 22.05 prints them (``SLURM_TIME_FORMAT=%s``)."""
+    line = (
+        "ReservationName=maint2 StartTime=1795984878 EndTime=1795986678 Duration=00:30:00 Nodes=n[2-3] NodeCnt=2"
+        " CoreCnt=16 Features=(null) PartitionName=(null) Flags=MAINT,OVERLAP,IGNORE_JOBS,SPEC_NODES TRES=cpu=16"
+        " Users=root Groups=(null) Accounts=(null) Licenses=(null) State=ACTIVE BurstBuffer=(null) Watts=n/a"
+        " MaxStartDelay=(null)"
+    )
+    (found,) = parse.parse_reservations(f"{line}\n\nNodes=n9 Flags=MAINT\n")
+    assert (found.name, found.nodes) == ("maint2", "n[2-3]")
+    assert found.flags == {"MAINT", "OVERLAP", "IGNORE_JOBS", "SPEC_NODES"}
+    assert found.start_time is not None
+    assert found.end_time is not None
+    assert (found.start_time.timestamp(), found.end_time.timestamp()) == (1795984878, 1795986678)
+    assert parse.parse_reservations("No reservations in the system\n") == []
