@@ -36,18 +36,21 @@ _ALLOCATED = re.compile(_AMOUNT + r" is allocated by PyTorch")
 _RESERVED = re.compile(_AMOUNT + r" is reserved by PyTorch")
 
 
-def node_of(finding: Finding | None, rank: int | None, facts: Facts, ends: Sequence[Finding]) -> str | None:
-    """The node where it happened, as far as it is known."""
+def node_of(
+    finding: Finding | None, rank: int | None, facts: Facts, ends: Sequence[Finding], *, ranks_per_task: int = 1
+) -> str | None:
+    """The node where it happened, as far as it is known; `ranks_per_task` is 0 when tasks say nothing about ranks."""
     if finding is not None and finding.node and not finding.node[0].isdigit():
         return finding.node
     if rank is not None and facts.rank_nodes and rank in facts.rank_nodes:
         return facts.rank_nodes[rank]
-    for item in sorted(facts.rank_exits, key=lambda item: item.order):
-        if rank is not None and item.rank == rank and item.node:
-            return item.node
-    if rank is not None:
+    if rank is not None and ranks_per_task > 0:
+        task = rank // ranks_per_task
+        for item in sorted(facts.rank_exits, key=lambda item: item.order):
+            if item.rank == task and item.node:
+                return item.node
         for end in ends:
-            if rank in task_numbers(end.values.get("tasks", "")):
+            if task in task_numbers(end.values.get("tasks", "")):
                 return end.values.get("node")
     return _only_node(finding, facts, ends)
 

@@ -52,7 +52,8 @@ class Findings:
     `lines` counts the lines read, `progress` the lines that showed progress after a finding (enough of
     them to tell a survived error from a fatal one, not all). `segments` are the lines where a launch began by our
     own mark. `tail` holds the last lines, numbered. `end_time` is the time of the last output line and `stop_time` that
-    of Slurm's cancel line. `nan_run` counts the loss values at the end that are not finite.
+    of Slurm's cancel line. `nan_run` counts the loss values at the end that are not finite. `tasks_differ`: srun's task
+    numbers are no ranks, because each task is a launcher or counts inside its component of a heterogeneous job.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Findings:
     max_label: int = -1
     last_line: int = 0
     last_text: str = ""
+    tasks_differ: bool = False
     file_rank: int | None = None
     start_time: float | None = None
     end_time: float | None = None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import isnan
 
 from slurmtrain.core.findings import Finding, Findings
 from slurmtrain.core.rules import Rule
-from slurmtrain.logs.lines import Line, clean, split_prefix
+from slurmtrain.logs.lines import HET_STRIDE, Line, clean, find_time, split_prefix
 from slurmtrain.logs.match_line import MILD, LineMatcher, competes, is_mild
 from slurmtrain.logs.matcher import CompiledRule, Matcher
 from slurmtrain.logs.neighbours import AHEAD, CONTEXT, Stream, judge_exception, read_context
@@ -21,7 +23,7 @@ MAX_CONTEXTS = 1_000
 NEW_EPISODE = 3
 
 _RAISED = re.compile(r"(?:[A-Za-z_]\w*\.){0,12}\w*(?:Error|Exception): ")
-_DISTINCT = ("node", "rank", "tasks", "xid")  # groups whose values make two matches of one rule two findings
+_DISTINCT = ("node", "rank", "tasks", "xid", "group")  # groups whose values make two matches of one rule two findings
 
 
 class Collector:
@@ -63,12 +65,15 @@ class Collector:
         result = self.result
         if line.rank is not None:
             result.max_rank = max(result.max_rank, line.rank)
-        if line.label is not None:
+        if line.label is not None and line.label >= HET_STRIDE:
+            result.tasks_differ = True
+        elif line.label is not None:
             result.max_label = max(result.max_label, line.label)
         if line.rank is not None and line.label is not None and line.label != line.rank:
-            self._label_differs = True
+            self._label_differs = result.tasks_differ = True
         if line.local_rank is not None:
             result.max_local_rank = max(result.max_local_rank, line.local_rank)
+            result.tasks_differ = True
         if line.node is not None and len(result.hosts) < MAX_KEYS:
             result.hosts.add(line.node)
 
@@ -102,11 +107,13 @@ class Collector:
         judged = self._judge(entry, line, buffer, start, stop)
         if judged is None:
             return False
+        named |= judged.values
         if known is not None:
             self._repeat(known, line, number)
+            if rule.kind == "launcher" and judged.values:
+                _set_values(known, named)
             return True
-        weight, handled = judged
-        self._keep(key, _finding(rule, found, line, number, weight), handled=handled)
+        self._keep(key, _finding(rule, found, line, number, judged.weight, named), handled=judged.handled)
         return True
 
     def _current_episode(self, key: tuple[str, Stream]) -> Finding | None:
@@ -117,20 +124,22 @@ class Collector:
         last = episodes[-1]
         return last if self.result.progress - last.last_progress < NEW_EPISODE else None
 
-    def _judge(self, entry: CompiledRule, line: Line, buffer: bytes, start: int, stop: int) -> tuple[int, bool] | None:
-        """The weight by what is nearby and whether the exception was handled; None when what must be near is not."""
+    def _judge(self, entry: CompiledRule, line: Line, buffer: bytes, start: int, stop: int) -> _Judged | None:
+        """What the lines around say; None when what must be near is not."""
         rule = entry.rule
         weight = min(rule.weight, MILD) if is_mild(rule, line.body) else rule.weight
         if not entry.needs_context:
-            return weight, False
-        if self._contexts >= MAX_CONTEXTS:
-            return None if rule.near or rule.then else (weight, False)
+            return _Judged(weight)
+        if self._contexts >= MAX_CONTEXTS * (1 if rule.kind != "launcher" else 2):
+            return None if rule.near or rule.then else _Judged(weight)
         self._contexts += 1
         before = read_context(buffer[max(0, start - CONTEXT) : start], line.stream, before=True)
         after = read_context(buffer[stop : stop + AHEAD], line.stream, before=False)
-        if not entry.near(before) or not entry.followed(after):
+        near, then = entry.near(before), entry.followed(after)
+        if near is None or then is None:
             return None
-        return judge_exception(weight, before, after) if rule.exceptions is not None else (weight, False)
+        weight, handled = judge_exception(weight, before, after) if rule.exceptions is not None else (weight, False)
+        return _Judged(weight, handled, {**near, **then})
 
     def _repeat(self, finding: Finding, line: Line, number: int) -> None:
         finding.count += 1
@@ -168,7 +177,7 @@ class Collector:
             return
         count, finding = self._metrics.get(rule.id, (0, None)) if rule.id in self._metrics else (0, None)
         if _holds(value, metric.op, metric.value):
-            finding = finding or _finding(rule, found, line, number, rule.weight)
+            finding = finding or _finding(rule, found, line, number, rule.weight, found.groupdict())
             self._metrics[rule.id] = (count + 1, finding)
         else:
             self._metrics.pop(rule.id, None)
@@ -221,7 +230,8 @@ class Collector:
         found = [item for episodes in self._episodes.values() for item in episodes]
         for item in found:
             stream = self._streams.get(id(item), (None, None, None))
-            item.rank = self._resolve(item.rank, stream)
+            item.rank = self._resolve(item.rank, stream) if item.kind != "launcher" else _listed_rank(item, stream)
+            result.tasks_differ |= item.kind == "launcher" and item.values.get("local", "0") != "0"
             item.after_own = self._progress.get(stream, 0) - item.rank_progress
             item.stream = stream
             item.file = result.name
@@ -236,19 +246,43 @@ class Collector:
         if global_rank is not None:
             return global_rank
         if local is not None:
-            return local if label is None else label * (self.result.max_local_rank + 1) + local
-        if label is not None and self._label_differs:
+            return local if label is None else (label % HET_STRIDE) * (self.result.max_local_rank + 1) + local
+        if label is not None and (self._label_differs or label >= HET_STRIDE):
             return rank
         return label if label is not None else rank
 
 
-def _finding(rule: Rule, found: re.Match[str], line: Line, number: int, weight: int) -> Finding:
-    values = {key: clean(value, 120) for key, value in found.groupdict().items() if value is not None}
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """What the lines around a match say: its weight, whether it was handled, and the named groups found there."""
+
+    weight: int
+    handled: bool = False
+    values: Mapping[str, str | None] = field(default_factory=dict)
+
+
+def _listed_rank(item: Finding, stream: Stream) -> int | None:
+    """The rank that a launcher's line names; what it prints is under its own task's label."""
+    named = item.values.get("rank", "")
+    return int(named) if named.isdigit() else stream[0]
+
+
+def _set_values(finding: Finding, named: Mapping[str, str | None]) -> None:
+    finding.values = {key: clean(value, 120) for key, value in named.items() if value is not None}
+    when = finding.values.get("when")
+    finding.time = find_time(when) if when is not None else finding.time
+
+
+def _finding(
+    rule: Rule, found: re.Match[str], line: Line, number: int, weight: int, named: Mapping[str, str | None]
+) -> Finding:
+    values = {key: clean(value, 120) for key, value in named.items() if value is not None}
     rank = line.rank
     if rank is None and values.get("rank", "").isdigit():
         rank = int(values["rank"])
     elif rank is None and line.label is None and line.local_rank is None:
         rank = line.mentioned_rank
+    when = find_time(values["when"]) if "when" in values else None
     return Finding(
         rule=rule.id,
         cause=rule.cause,
@@ -258,7 +292,7 @@ def _finding(rule: Rule, found: re.Match[str], line: Line, number: int, weight: 
         text=clean(line.body),
         rank=rank,
         node=values.get("node") or line.node,
-        time=line.time,
+        time=line.time if when is None else when,
         last_line=number,
         shown_line=number,
         shown_text=clean(line.body),

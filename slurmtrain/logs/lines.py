@@ -18,6 +18,9 @@ _MONTH_NAMES = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "
 _MONTHS = {name: number for number, name in enumerate(_MONTH_NAMES, 1)}
 
 _LABEL = re.compile(r" {0,7}(\d{1,6}):(?: |$)")
+# `srun --label` of a heterogeneous step whose tasks have no common numbers (write_labelled_message.c): P1 0: …
+_HET_LABEL = re.compile(r"P(\d{1,3}) {1,7}(\d{1,6}):(?: |$)")
+HET_STRIDE = 1_000_000  # the label of task N of component C is (C + 1) * HET_STRIDE + N: it names a stream, not a rank
 _RANK = re.compile(r"[\[(<](?:[Gg]lobal[ _]?)?(?:rank|Rank|RANK)[ :_=]{0,2}(\d{1,6})(?:/\d+)?[\])>]:?[ \t]?")
 _TEE = re.compile(r"\[([A-Za-z_][A-Za-z_-]{1,30})(\d{1,5})\]:")
 _MPI = re.compile(r"\[\d{1,9},(\d{1,6})\](?:<std(?:out|err|diag)>)?:?[ \t]?")
@@ -52,8 +55,8 @@ _IN_TEXT_RANK = re.compile(r"(?<![\w-])(?:global[_ ]?)?[Rr]ank(?: |=|: |_| : |:)
 class Line:
     """A line without its prefixes.
 
-    `label` is srun's task number, `local_rank` torchrun's, `rank` a global rank; `mentioned_rank` is one that only the
-    text names.
+    `label` is srun's task number or, for a component's task, `HET_STRIDE` and more; `local_rank` torchrun's, `rank` a
+    global rank; `mentioned_rank` is one that only the text names.
     """
 
     body: str
@@ -227,6 +230,10 @@ def _peel_number(text: str, at: int, line: Line, *, first: bool) -> int:
 
 
 def _peel_word(text: str, at: int, line: Line, *, first: bool) -> int:
+    found = _HET_LABEL.match(text, at) if first else None
+    if found:
+        line.label = (int(found.group(1)) + 1) * HET_STRIDE + int(found.group(2))
+        return found.end()
     found = _GLOG.match(text, at)
     if found:
         line.time = _read_time(_GLOG, found)

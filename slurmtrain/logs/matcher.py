@@ -76,21 +76,23 @@ class CompiledRule:
         rule = self.rule
         return any(part is not None for part in (rule.near, rule.then, rule.exceptions))
 
-    def near(self, text: str) -> bool:
-        """Whether what must be near is there."""
+    def near(self, text: str) -> dict[str, str | None] | None:
+        """The named groups of what must be near; None where it is not there."""
         if self.rule.near is None:
-            return True
+            return {}
         if self._near is None:
             self._near = re.compile(self.rule.near)
-        return self._near.search(text) is not None
+        found = self._near.search(text)
+        return None if found is None else found.groupdict()
 
-    def followed(self, text: str) -> bool:
-        """Whether what must follow is there."""
+    def followed(self, text: str) -> dict[str, str | None] | None:
+        """The named groups of what must follow; None where it does not."""
         if self.rule.then is None:
-            return True
+            return {}
         if self._then is None:
             self._then = re.compile(self.rule.then)
-        return self._then.search(text) is not None
+        found = self._then.search(text)
+        return None if found is None else found.groupdict()
 
     def excluded(self, text: str) -> bool:
         """Whether what must not be there is there."""

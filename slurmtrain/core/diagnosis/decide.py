@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from slurmtrain.core.blame import foreign_memory_gib, node_of, suspects_of, task_numbers
+from slurmtrain.core.blame import foreign_memory_gib, node_of, suspects_of
 from slurmtrain.core.causes import CAUSES, Cause
+from slurmtrain.core.diagnosis.culprit import Culprit, find_culprit, tasks_differ
 from slurmtrain.core.diagnosis.model import Diagnosis, EvidenceLine
-from slurmtrain.core.diagnosis.select import ROOT, Evidence, gather
+from slurmtrain.core.diagnosis.select import Evidence, gather
 from slurmtrain.core.diagnosis.states import Verdict, decide_by_state, fact_rule_holds, facts_allow
 from slurmtrain.core.diagnosis.wording import sentence
 from slurmtrain.core.facts import Facts
@@ -36,8 +37,9 @@ def diagnose(facts: Facts, findings: Sequence[Findings], rules: RuleSet | None =
 def _describe(facts: Facts, evidence: Evidence, verdict: Verdict) -> Diagnosis:
     cause = CAUSES[verdict.cause]
     finding = verdict.finding
-    rank = _rank_of(verdict, evidence, facts)
-    node = node_of(finding, rank, facts, evidence.ends)
+    culprit = find_culprit(finding, evidence, facts)
+    rank = culprit.rank
+    node = _node_of(culprit, finding, evidence, facts)
     shown = _shown(finding, evidence)
     answer = Diagnosis(
         cause=cause.name,
@@ -50,15 +52,32 @@ def _describe(facts: Facts, evidence: Evidence, verdict: Verdict) -> Diagnosis:
         line=shown.shown_line if shown is not None else None,
         evidence=_evidence_lines(shown, evidence),
         confidence=round(max(0.05, min(verdict.confidence, 0.99)), 2),
-        sentence=sentence(cause.name, rank, node, shown.shown_text if shown is not None else None),
+        sentence=sentence(
+            cause.name, rank, node, shown.shown_text if shown is not None else None, suspected=culprit.how is not None
+        ),
         suspects=suspects_of(cause.name, finding, node, facts),
         rule=finding.rule if finding is not None else None,
         first_rung=cause.first_rung,
         infrastructure=cause.infrastructure,
-        notes=(verdict.note,) if verdict.note else (),
+        notes=tuple(note for note in (verdict.note, _culprit_note(culprit)) if note),
         advice=(finding.source.advice if finding is not None and finding.source is not None else None) or cause.advice,
     )
     return _override(answer, cause, finding, evidence)
+
+
+def _culprit_note(culprit: Culprit) -> str | None:
+    return f"rank {culprit.rank} is suspected: {culprit.how}" if culprit.how is not None else None
+
+
+def _node_of(culprit: Culprit, finding: Finding | None, evidence: Evidence, facts: Facts) -> str | None:
+    """Where the culprit ran; the node of a line that only complains about it says nothing."""
+    if culprit.node is not None and culprit.node != "localhost":
+        return culprit.node
+    own = finding if culprit.how is None else None
+    per_task = 1
+    if tasks_differ(evidence):
+        per_task = facts.local_world_size or 1 + max((log.max_local_rank for log in evidence.logs), default=-1)
+    return node_of(own, culprit.rank, facts, evidence.ends, ranks_per_task=per_task)
 
 
 def _override(answer: Diagnosis, cause: Cause, finding: Finding | None, evidence: Evidence) -> Diagnosis:
@@ -86,66 +105,6 @@ def _override(answer: Diagnosis, cause: Cause, finding: Finding | None, evidence
             notes=(*answer.notes, note),
         )
     return answer
-
-
-def _rank_of(verdict: Verdict, evidence: Evidence, facts: Facts) -> int | None:
-    """The rank that caused it: from the line, from another line of the same cause, from the launcher, from srun."""
-    finding = verdict.finding
-    if finding is None:
-        return None
-    if finding.rule == "nccl-watchdog":
-        return _lagging_rank(evidence)
-    if finding.kind == "stop":
-        return None
-    summary = _summary_rank(evidence)
-    if finding.cause == "peer_lost" and summary is not None:
-        return summary
-    if finding.rank is not None:
-        return finding.rank
-    enough = min(finding.weight, ROOT)
-    same = [
-        item
-        for item in evidence.causes
-        if item.cause == finding.cause and item.rank is not None and item.weight >= enough
-    ]
-    if same:
-        return min(same, key=lambda item: item.line).rank
-    if finding.weight < ROOT and finding.kind != "launcher":
-        return None
-    return summary if summary is not None else _first_to_exit(evidence, facts)
-
-
-def _summary_rank(evidence: Evidence) -> int | None:
-    """The rank that torchrun's summary calls the root cause: the last it lists. None for summaries of several nodes."""
-    ranks = sorted((item for item in evidence.launcher if item.rule == "torchrun-failed-rank"), key=_last_seen)
-    heads = [item for item in evidence.launcher if item.rule == "torchrun-child-failed"]
-    return ranks[-1].rank if ranks and len({item.stream for item in heads}) <= 1 else None
-
-
-def _last_seen(item: Finding) -> int:
-    return item.last_line
-
-
-def _lagging_rank(evidence: Evidence) -> int | None:
-    """The rank whose collective is the oldest, when the ranks are not in step."""
-    newest: dict[int, int] = {}
-    for item in evidence.causes:
-        if item.rule == "nccl-watchdog" and item.rank is not None and item.values.get("seq", "").isdigit():
-            newest[item.rank] = max(newest.get(item.rank, 0), int(item.values["seq"]))
-    if len(set(newest.values())) < 2:
-        return None
-    return min(newest, key=lambda rank: newest[rank])
-
-
-def _first_to_exit(evidence: Evidence, facts: Facts) -> int | None:
-    for item in sorted(facts.rank_exits, key=lambda item: item.order):
-        if item.rank is not None and (item.exit_code or item.signal not in (None, 0, 9, 15)):
-            return item.rank
-    for end in evidence.ends:
-        tasks = task_numbers(end.values.get("tasks", ""))
-        if len(tasks) == 1 and not end.values.get("how", "").startswith(("Killed", "Terminated")):
-            return next(iter(tasks))
-    return None
 
 
 def _shown(finding: Finding | None, evidence: Evidence) -> Finding | None:

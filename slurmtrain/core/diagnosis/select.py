@@ -158,29 +158,37 @@ def _is_fallback(item: Finding) -> bool:
 
 def _without_victims(items: list[Finding]) -> list[Finding]:
     """Drop what another finding explains; a finding that anything explains explains nothing itself."""
-    roots = [item for item in items if item.cause and not _explained_by_all(item)]
-    present = {name for item in roots for name in (item.cause or "", CAUSES[item.cause or "unknown"].family)}
-    kept = []
+    first: dict[str, Finding] = {}  # the first of each cause: there may be thousands of findings, but few causes
     for item in items:
-        explained = item.source.victim_of if item.source is not None else ()
-        others = present - {item.cause}
-        if _explained_by_all(item):
-            hidden = any(root.cause != item.cause for root in roots)
-        else:
-            hidden = any(name in others and not _only_itself(name, item, roots) for name in explained)
-        if not hidden:
-            kept.append(item)
-    return kept
+        if item.cause and not _explained_by_all(item):
+            known = first.get(item.cause)
+            if known is None or _comes_before(item, known):
+                first[item.cause] = item
+    return [item for item in items if not any(_hides(root, item) for root in first.values())]
+
+
+def _hides(root: Finding, item: Finding) -> bool:
+    """Whether the root explains the item; of two that explain each other the one that came first stays."""
+    if root.cause == item.cause:
+        return False
+    if _explained_by_all(item):
+        return True
+    return _explains(root, item) and not (_explains(item, root) and _comes_before(item, root))
+
+
+def _explains(root: Finding, item: Finding) -> bool:
+    names = item.source.victim_of if item.source is not None else ()
+    return root.cause in names or CAUSES[root.cause or "unknown"].family in names
+
+
+def _comes_before(item: Finding, other: Finding) -> bool:
+    if item.file == other.file:
+        return item.line < other.line
+    return item.time is not None and other.time is not None and item.time < other.time
 
 
 def _explained_by_all(item: Finding) -> bool:
     return item.source is not None and "*" in item.source.victim_of
-
-
-def _only_itself(name: str, item: Finding, roots: Sequence[Finding]) -> bool:
-    """Whether a family is present only through the finding's own cause."""
-    matching = [root for root in roots if name in (root.cause, CAUSES[root.cause or "unknown"].family)]
-    return all(root.cause == item.cause for root in matching)
 
 
 def choose(items: Sequence[Finding]) -> Finding | None:

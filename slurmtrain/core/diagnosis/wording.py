@@ -16,9 +16,10 @@ def where(rank: int | None, node: str | None) -> str:
     return f" on node {node}" if node is not None else ""
 
 
-def sentence(cause: str, rank: int | None, node: str | None, quote: str | None) -> str:
-    """One sentence: what happened, where, and the line that says so."""
-    text = get_cause(cause).summary + where(rank, node)
+def sentence(cause: str, rank: int | None, node: str | None, quote: str | None, *, suspected: bool = False) -> str:
+    """One sentence: what happened, where, and the line that says so; `suspected`: another rank printed that line."""
+    place = where(rank, node)
+    text = get_cause(cause).summary + (", the suspect is" + place.removeprefix(" on") if suspected else place)
     text = text[0].upper() + text[1:]
     if quote:
         short = quote if len(quote) <= MAX_QUOTE else quote[: MAX_QUOTE - 1] + "…"
