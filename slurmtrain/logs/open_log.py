@@ -18,6 +18,7 @@ from slurmtrain.core.findings import Findings
 from slurmtrain.core.rules import RuleSet
 from slurmtrain.errors import NotFoundError, SlurmtrainError, UsageError
 from slurmtrain.logs.matcher import matcher_of
+from slurmtrain.logs.rank_names import ranks_of_files
 from slurmtrain.logs.scan import Finder, scan_log
 
 MAX_FILES = 20_000
@@ -29,13 +30,6 @@ _MAGIC = ((b"\x1f\x8b", "gzip"), (b"BZh", "bzip2"), (b"\xfd7zXZ\x00", "xz"), (b"
 _SKIP = re.compile(
     r"(?i)\.(?:pt|pth|bin|ckpt|safetensors|npy|npz|h5|pyc|so|png|jpe?g|pdf|zip|tar|tgz|db|sqlite|parquet|arrow|yaml|yml|toml|pyz)$"
     r"|^(?:case|events\.out).*"
-)
-_RANK_NAMES = (
-    re.compile(r"(?i)(?:^|[._/-])(?:global[_-]?)?rank[._-]?(\d{1,6})(?=\D|$)"),
-    re.compile(r"(?i)(?:^|[._/-])(?:task|proc|process|worker|tid|t)[._-]?(\d{1,6})(?=\D|$)"),
-    re.compile(r"/attempt_\d+/(\d{1,6})/"),
-    re.compile(r"[._-](\d{1,6})\.(?:out|err|log|txt|json)(?:\.\w+)?$"),
-    re.compile(r"(?:^|/)(\d{1,6})\.(?:out|err|log|txt|json)(?:\.\w+)?$"),
 )
 
 
@@ -59,16 +53,6 @@ def find_files(folder: Path) -> list[Path]:
 
 def _natural(text: str) -> list[tuple[int, int, str]]:
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", text)]
-
-
-def rank_of_file(path: Path, folder: Path) -> int | None:
-    """The rank that the file's name tells, None when it tells none."""
-    text = "/" + path.relative_to(folder).as_posix()
-    for pattern in _RANK_NAMES:
-        found = pattern.search(text)
-        if found:
-            return int(found.group(1))
-    return None
 
 
 @contextmanager
@@ -172,9 +156,10 @@ def scan_folder(folder: Path, rules: RuleSet, *, finder: Finder | None = None) -
     """Scan every log of a folder: the ranks of one launch. Lines without a rank get that of the file's name."""
     matcher_of(rules)
     found = []
-    for path in find_files(folder):
+    paths = find_files(folder)
+    for path, rank in zip(paths, ranks_of_files(paths, folder), strict=True):
         findings = scan_source(path, rules, finder=finder)
-        findings.file_rank = rank_of_file(path, folder)
+        findings.file_rank = rank
         if findings.file_rank is not None:
             for item in findings.findings:
                 item.rank = findings.file_rank if item.rank is None else item.rank

@@ -7,10 +7,13 @@ import json
 import time
 from pathlib import Path
 
+import pytest
+
 from slurmtrain.core.diagnose import Diagnosis, diagnose
 from slurmtrain.core.facts import Facts, RankExit
 from slurmtrain.core.rules import RuleSet
-from slurmtrain.logs.open_log import find_files, rank_of_file, scan_folder
+from slurmtrain.logs.open_log import find_files, scan_folder
+from slurmtrain.logs.rank_names import rank_of_file, ranks_of_files
 from slurmtrain.logs.scan import scan_bytes, scan_file
 
 FAILED = Facts(state="FAILED", exit_code=1)
@@ -159,18 +162,46 @@ def test_torchelastic_error_files(tmp_path: Path, rules: RuleSet) -> None:
     assert (answer.cause, answer.rank) == ("python_exception", 1)
 
 
-def test_names_of_files_give_ranks() -> None:
-    folder = Path("/x")
-    for name, rank in (
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
         ("rank3.log", 3),
         ("train-rank_12.err", 12),
-        ("slurm-4711_7.out", 7),
+        ("rank=4/out.txt", 4),
         ("attempt_0/5/stderr.log", 5),
-        ("9.log", 9),
-        ("train.log", None),
         ("worker-2/out.txt", 2),
-    ):
-        assert rank_of_file(folder / name, folder) == rank, name
+        ("1/rank.07/stdout", 7),
+        ("4711_3_log.err", 3),
+        ("nemo_log_globalrank-9_localrank-1.txt", 9),
+        ("out.task5", 5),
+        ("error-rank-6.json", 6),
+        ("error-node-6.json", None),
+        ("local_rank_3.log", None),
+        ("train.log", None),
+        ("slurm-4711.out", None),
+        ("node-3.log", None),
+    ],
+)
+def test_names_of_files_give_ranks(name: str, rank: int | None) -> None:
+    assert rank_of_file(Path("/x") / name, Path("/x")) == rank
+
+
+@pytest.mark.parametrize(
+    ("names", "ranks"),
+    [
+        (["0.log", "1.log", "3.log"], [0, 1, 3]),
+        (["out-1.err", "out-1.out", "out-2.err", "out-2.out"], [1, 1, 2, 2]),
+        (["slurm-4711.out"], [None]),
+        (["slurm-4711.out", "slurm-4712.out"], [None, None]),
+        (["train-1.log"], [None]),
+        (["n1-0.log", "n2-0.log"], [None, None]),
+        (["2025-01-01.log", "2025-01-02.log"], [None, None]),
+        (["node-0.log", "node-1.log"], [None, None]),
+        (["train-17.log", "rank0.log"], [None, 0]),
+    ],
+)
+def test_plain_numbers_are_ranks_only_where_they_look_like_it(names: list[str], ranks: list[int | None]) -> None:
+    assert ranks_of_files([Path("/x") / name for name in names], Path("/x")) == ranks
 
 
 def test_compressed_and_hidden_files(tmp_path: Path, rules: RuleSet) -> None:
