@@ -91,12 +91,12 @@ def _note(journal: JournalWriter, *events: Event) -> None:
 def _claim_submission(job: JobContext) -> bool:
     """The first job of a submission owns it: a submission whose reply was lost may have made two."""
     path = job.run.submission(job.submission)
-    record = {"job_id": str(job.job_id.base), "claimed_by": "gate", "at": time.time()}
+    record = {"job_id": str(job.job_id), "claimed_by": "gate", "at": time.time()}
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     if publish_once(path, to_json(record)):
         return True
     owner = read_json(path)
-    return owner is None or str(owner.get("job_id", "")) == str(job.job_id.base)  # an unreadable claim is nobody's
+    return owner is None or str(owner.get("job_id", "")) == str(job.job_id)  # an unreadable claim is nobody's
 
 
 def _find_mine(job: JobContext) -> AttemptDir | None:

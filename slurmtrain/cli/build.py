@@ -14,22 +14,32 @@ from slurmtrain.cli.here import find_here
 from slurmtrain.config.environment import submission_environment
 from slurmtrain.config.resolve import Request, resolve
 from slurmtrain.config.settings import Settings, find_project, load_settings, user_config_dir
+from slurmtrain.errors import UsageError
 from slurmtrain.hosts.local import LocalHost
+from slurmtrain.ops.array import PreparedArray, prepare_array
 from slurmtrain.ops.prepare import Extensions, Prepared, build_run_id, prepare
 from slurmtrain.plugins.manager import load_plugins
 from slurmtrain.plugins.search import find_folders, find_places
 from slurmtrain.slurm.cli_client import CliSlurmClient
 
 
-def build_run(request: Request, store: str | None, folders: Sequence[Path], run_dir: Path | None = None) -> Prepared:
+def build_run(
+    request: Request, store: str | None, folders: Sequence[Path], run_dir: Path | None = None
+) -> Prepared | PreparedArray:
     """Resolve, render and check; nothing is written. ``run_dir`` replaces the one in the store."""
     environ, cwd = os.environ, find_here()
     settings = load_settings(environ, cwd, store=store)
     resolved = resolve(request, settings, environ, cwd)
     extensions, notes = find_extensions(settings, cwd, folders)
     now = datetime.now().astimezone()
-    target = run_dir or settings.store / "runs" / build_run_id(resolved.spec.name, now)
-    prepared = prepare(resolved, target, now, extensions, settings.agent_python)
+    prepared: Prepared | PreparedArray
+    if resolved.spec.array is None:
+        target = run_dir or settings.store / "runs" / build_run_id(resolved.spec.name, now)
+        prepared = prepare(resolved, target, now, extensions, settings.agent_python)
+    elif run_dir is None:
+        prepared = prepare_array(resolved, settings.store, now, extensions, settings.agent_python)
+    else:
+        raise UsageError("an array is several runs, each with a directory of its own: write one of them without array")
     return dataclasses.replace(prepared, notes=(*notes, *prepared.notes))
 
 

@@ -43,7 +43,7 @@ _COLOURS = {"Completed": "green", "Running": "green", "Failed": "red", "Terminat
 def command(run: str, timeline: bool, as_json: bool, store: str | None) -> None:
     """Say what happened to a run, on which rank and node, what was decided and why, and what to do next."""
     from slurmtrain.ops.explain import explain_run
-    from slurmtrain.store.rundir import find_run
+    from slurmtrain.store.find import find_run
 
     found = explain_run(find_run(open_store(store), run), ask_slurm(), time.time())
     if as_json:

@@ -57,7 +57,7 @@ def command(
     are.
     """
     from slurmtrain.ops.timeline import read_view
-    from slurmtrain.store.rundir import find_run
+    from slurmtrain.store.find import find_run
 
     if follow and (attempt is not None or launch is not None):
         raise click.UsageError("--follow shows what comes next; it does not go with --attempt or --launch")

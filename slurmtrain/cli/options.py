@@ -31,6 +31,7 @@ _VALUES: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (("-C", "--constraint"), "resources.constraint", "Features that the nodes must have."),
     (("-w", "--nodelist"), "resources.nodelist", "Nodes that must be used."),
     (("-x", "--exclude"), "resources.exclude", "Nodes that must not be used."),
+    (("-a", "--array"), "array", "Tasks like 0-7%4; each is a run of its own."),
     (("-D", "--chdir"), "workdir", "Directory to run in (default: here)."),
     (("--launcher",), "launcher", "How the ranks are started: srun or torchrun."),
 )

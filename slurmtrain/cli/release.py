@@ -26,7 +26,7 @@ def command(run: str, exclude: str, dry_run: bool, store: str | None) -> None:
     from slurmtrain.cli.build import open_slurm
     from slurmtrain.ops.release import plan_release, release_run
     from slurmtrain.ops.timeline import read_view
-    from slurmtrain.store.rundir import find_run
+    from slurmtrain.store.find import find_run
 
     found = find_run(open_store(store), run)
     slurm = open_slurm()

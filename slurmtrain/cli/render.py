@@ -38,21 +38,29 @@ def command(
     folders: tuple[Path, ...],
     **values: Any,
 ) -> None:
-    """Print the scripts of a run without submitting it; Slurm is not asked."""
+    """Print the scripts of a run without submitting it; Slurm is not asked.
+
+    Of an array: the script that all tasks share, and what starts the ranks of the first.
+    """
     from slurmtrain.cli.build import build_run
+    from slurmtrain.ops.array import PreparedArray
 
     request = build_request(job_file, sets, values, ctx.obj)
     prepared = build_run(request, store, folders, run_dir=out.absolute() if out else None)
     for note in prepared.notes:
         say_note(note)
+    if isinstance(prepared, PreparedArray):
+        first, name, batch = prepared.runs[0], prepared.group.group_id, prepared.batch
+    else:
+        first, name, batch = prepared, prepared.run.run_id, prepared.scripts.batch
     if out is not None:
         from slurmtrain.ops.submit import create_run_dir
 
-        create_run_dir(prepared)
-        print_text(f"wrote {out}; to run it: sbatch {prepared.run.batch_script}")
+        create_run_dir(first)
+        print_text(f"wrote {out}; to run it: sbatch {first.run.batch_script}")
     elif show_spec:
         from slurmtrain.config.specfile import dump_spec
 
-        print_text(dump_spec(prepared.resolved.spec, prepared.resolved.sources, prepared.run.run_id))
+        print_text(dump_spec(prepared.resolved.spec, prepared.resolved.sources, name))
     else:
-        print_text(prepared.scripts.launch if launch else prepared.scripts.batch)
+        print_text(first.scripts.launch if launch else batch)

@@ -31,7 +31,7 @@ def command(run: str, resume: bool | None, dry_run: bool, as_json: bool, store: 
     from slurmtrain.ops.restart import prepare_restart
     from slurmtrain.ops.submit import submit_run
     from slurmtrain.ops.timeline import read_view
-    from slurmtrain.store.rundir import find_run
+    from slurmtrain.store.find import find_run
 
     settings = load_here(store)
     old = find_run(settings.store, run)
@@ -50,7 +50,7 @@ def command(run: str, resume: bool | None, dry_run: bool, as_json: bool, store: 
     if dry_run:
         from slurmtrain.ops.dry_run import check_with_slurm
 
-        said = check_with_slurm(prepared, open_slurm())
+        said = check_with_slurm(prepared.scripts.batch, open_slurm())
         text = f"nothing was submitted; Slurm would take it: {said}"
     else:
         accepted = submit_run(prepared, open_slurm(), name=prepared.resolved.spec.name, tell=say_note)

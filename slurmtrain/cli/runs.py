@@ -53,10 +53,13 @@ def open_store(option: str | None) -> Path:
 
 
 def find_named(store: Path, names: Sequence[str]) -> list[RunDir]:
-    """The runs that are meant by ids, beginnings of ids or job ids, each once. Raises ``NotFoundError``."""
-    from slurmtrain.store.rundir import find_run
+    """The runs that are meant by ids, beginnings of ids or job ids, each once; an array's name means all its runs.
 
-    found = {run.path: run for run in (find_run(store, name) for name in names)}
+    Raises ``NotFoundError``.
+    """
+    from slurmtrain.store.find import find_runs
+
+    found = {run.path: run for name in names for run in find_runs(store, name)}
     return list(found.values())
 
 

@@ -21,6 +21,7 @@ Examples:
   slurmtrain stop RUN                    save a checkpoint and leave; a waiting job is cancelled at once
   slurmtrain stop RUN --now              do not wait for a checkpoint
   slurmtrain stop RUN1 RUN2 -m "wrong learning rate"
+  slurmtrain stop ARRAY                  all runs of an array; ARRAY-3 is one of them
   slurmtrain stop RUN && slurmtrain wait RUN"""
 
 
@@ -35,7 +36,7 @@ def command(runs: tuple[str, ...], now: bool, reason: str, dry_run: bool, as_jso
     """Ask runs to save and stop; nothing restarts them. Stopping a run that has ended changes nothing."""
     from slurmtrain.errors import SlurmtrainError
     from slurmtrain.ops.status import Sight, see_jobs
-    from slurmtrain.ops.stop import Wish, choose_way, describe_plan, stop_run
+    from slurmtrain.ops.stop import Wish, announce_stop, choose_way, describe_plan, stop_run
     from slurmtrain.ops.timeline import read_view
 
     slurm = ask_slurm()
@@ -44,6 +45,8 @@ def command(runs: tuple[str, ...], now: bool, reason: str, dry_run: bool, as_jso
     wish = Wish(person(), clean(reason).replace("\n", " ")[:500], at_once=now)
     rows: list[dict[str, object]] = []
     exit_code = 0
+    if len(views) > 1 and not dry_run:
+        announce_stop(views, wish)
     for view in views:
         sight = sights.get(view.run.run_id, Sight())
         row: dict[str, object] = {"run_id": view.run.run_id, "settled": False, "error": None}

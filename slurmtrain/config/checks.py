@@ -10,6 +10,7 @@ from pathlib import Path
 from slurmtrain.config.nodes import Place, shown
 from slurmtrain.config.options import REFUSALS
 from slurmtrain.config.problems import Problems
+from slurmtrain.core.array import parse_array
 from slurmtrain.core.spec import Spec, parse_time_limit, warning_lead_s
 
 PYTHON = re.compile(r"python[0-9.]*", re.ASCII)
@@ -23,6 +24,7 @@ def check_spec(spec: Spec, places: Places, problems: Problems, environ: Mapping[
     _check_resources(spec, places, problems)
     _check_options(spec, places, problems)
     _check_stop(spec, places, problems)
+    _check_array(spec, places, problems)
     if problems:
         return []
     return [*_time_notes(spec), *_command_notes(spec, environ), *_name_notes(spec)]
@@ -95,6 +97,18 @@ def _check_stop(spec: Spec, places: Places, problems: Problems) -> None:
             places.get("stop.warning_s"),
             "stop.warning_s",
             f"{spec.stop.warning_s} s is not shorter than the time limit ({spec.resources.time_limit} is {limit} s)",
+        )
+
+
+def _check_array(spec: Spec, places: Places, problems: Problems) -> None:
+    folder = spec.checkpoint.dir
+    if spec.array is None or problems.has("array") or len(parse_array(spec.array).tasks) == 1:
+        return
+    if folder.startswith(("/", "..")) and "%a" not in folder:
+        problems.add(
+            places.get("checkpoint.dir"),
+            "checkpoint.dir",
+            f"all tasks of the array would write to {shown(folder)}: write %a for the task's number, like {folder}/%a",
         )
 
 

@@ -32,7 +32,7 @@ _SBATCH: Mapping[str, str] = {
     "no-requeue": "nothing could be recovered then; set retry.requeues and retry.infrastructure to 0 instead",
     "signal": "use stop.warning_s and stop.signal",
     "wrap": "use the key command",
-    "array": "a run is one job; submit one run for each element",
+    "array": "use the key array, or submit --array: each task becomes a run of its own",
     "parsable": "use slurmtrain submit --json",
     "test-only": "use slurmtrain submit --dry-run",
     "wait": "use slurmtrain wait RUN",

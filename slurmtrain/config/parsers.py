@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from slurmtrain.config.nodes import Node, Scalar, Sequence, describe, shown
 from slurmtrain.config.problems import closest
+from slurmtrain.core.array import parse_array
 from slurmtrain.core.spec import parse_time_limit
 
 Parser: TypeAlias = Callable[[Node], Any]
@@ -91,6 +92,13 @@ def slurm_word(expected: str) -> Parser:
         return value
 
     return parse
+
+
+def array_tasks(node: Node) -> str:
+    """A list of array tasks as sbatch --array takes it."""
+    value = word(node, "a list of array tasks like 0-7%4").strip()
+    parse_array(value)
+    return value
 
 
 def integer(least: int, most: int = 1_000_000) -> Parser:

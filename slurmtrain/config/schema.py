@@ -60,6 +60,7 @@ SCHEMA: Group = {
         "exclude_nodes": p.boolean,
     },
     "companion": p.boolean,
+    "array": p.array_tasks,
     "srun_options": p.long_options("srun"),
     "torchrun_options": p.arguments("a list of torchrun options"),
 }

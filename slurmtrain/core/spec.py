@@ -91,6 +91,7 @@ class Spec:
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     retry: Retry = field(default_factory=Retry)
     companion: bool = True  # one small helper process per node
+    array: str | None = None  # as sbatch -a: "0-7%4"; each task is a run of its own
     srun_options: tuple[str, ...] = ()  # further options of the launch's srun
     torchrun_options: tuple[str, ...] = ()
 

@@ -6,15 +6,14 @@ import tempfile
 from pathlib import Path
 
 from slurmtrain.errors import SlurmRefusedError
-from slurmtrain.ops.prepare import Prepared
 from slurmtrain.slurm.client import SlurmClient
 
 
-def check_with_slurm(prepared: Prepared, slurm: SlurmClient) -> str:
+def check_with_slurm(batch: str, slurm: SlurmClient) -> str:
     """Slurm's answer to ``sbatch --test-only``. Raises ``SlurmRefusedError`` with its reason."""
     with tempfile.TemporaryDirectory(prefix="slurmtrain-") as folder:
         script = Path(folder) / "job.sbatch"
-        script.write_text(prepared.scripts.batch, encoding="utf-8")
+        script.write_text(batch, encoding="utf-8")
         try:
             return slurm.check_submit(script)
         except SlurmRefusedError as exc:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import getpass
 import os
 import re
@@ -20,6 +21,7 @@ from typing import Any
 import slurmtrain
 from slurmtrain.config.resolve import Resolved
 from slurmtrain.config.specfile import dump_spec
+from slurmtrain.core.array import ArrayTask
 from slurmtrain.core.spec import Spec, spec_to_dict
 from slurmtrain.errors import SpecError, StoreError
 from slurmtrain.plugins.rulepacks import load_rules
@@ -54,12 +56,14 @@ class Prepared:
     extensions: Extensions
     notes: tuple[str, ...] = ()
     restarted_from: str | None = None  # the run whose parameters these are
+    array: ArrayTask | None = None  # which task of an array it is
+    group: str | None = None  # the group of runs that were submitted together
 
 
-def build_run_id(name: str, now: datetime) -> str:
-    """``<name>-<date>-<random>``: lower case letters, digits and dashes, at most 64 characters."""
+def build_run_id(name: str, now: datetime, *, room: int = 0) -> str:
+    """``<name>-<date>-<random>``: lower case letters, digits and dashes, at most 64 characters less ``room``."""
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
-    slug = re.sub(r"[^a-z0-9]+", "-", plain)[:_SLUG].strip("-") or "run"
+    slug = re.sub(r"[^a-z0-9]+", "-", plain)[: _SLUG - room].strip("-") or "run"
     return f"{slug}-{now:%Y%m%d-%H%M}-{secrets.token_hex(4)}"
 
 
@@ -69,26 +73,47 @@ def prepare(
     now: datetime,
     extensions: Extensions,
     agent_python: str | None = None,
+    array: ArrayTask | None = None,
 ) -> Prepared:
     """Render and check a run for this directory. Raises ``SpecError`` for what only a rendered script shows."""
-    spec, run = resolved.spec, RunDir(run_dir)
     check_path(run_dir)
     python, python_note = choose_agent_python(agent_python)
+    prepared = render_run(resolved, run_dir, now, extensions, python, array)
+    check_bash(prepared.scripts.launch, "launch.sh", resolved.spec)
+    check_bash(prepared.scripts.batch, "job.sbatch", resolved.spec)
+    return dataclasses.replace(prepared, notes=(*resolved.notes, *python_note))
+
+
+def render_run(
+    resolved: Resolved,
+    run_dir: Path,
+    now: datetime,
+    extensions: Extensions,
+    python: str,
+    array: ArrayTask | None = None,
+    group: str | None = None,
+) -> Prepared:
+    """A run with its scripts, which nobody has checked yet."""
+    run = RunDir(run_dir)
     scripts = render_scripts(
-        spec,
+        resolved.spec,
         run_id=run.run_id,
         run_dir=run_dir,
         agent_python=python,
         bundled=bundled("templates"),
         overrides=extensions.templates,
+        array=array,
     )
-    check_bash(scripts.launch, "launch.sh", spec)
-    check_bash(scripts.batch, "job.sbatch", spec)
-    return Prepared(run, resolved, scripts, python, now, extensions, (*resolved.notes, *python_note))
+    return Prepared(run, resolved, scripts, python, now, extensions, array=array, group=group)
 
 
 def build_files(prepared: Prepared) -> dict[str, tuple[bytes, int]]:
     """Every file of the run directory: name → content and mode."""
+    return {**build_own_files(prepared), **build_frozen_files(prepared.extensions)}
+
+
+def build_own_files(prepared: Prepared) -> dict[str, tuple[bytes, int]]:
+    """The files that no other run has."""
     run, resolved = prepared.run, prepared.resolved
     plan = {
         "run_id": run.run_id,
@@ -101,13 +126,23 @@ def build_files(prepared: Prepared) -> dict[str, tuple[bytes, int]]:
     }
     if prepared.restarted_from is not None:
         plan["restarted_from"] = prepared.restarted_from
+    if prepared.array is not None:
+        plan["array"] = prepared.array.to_dict()
+    if prepared.group is not None:
+        plan["group"] = prepared.group
     return {
         run.spec.name: (dump_spec(resolved.spec, resolved.sources, run.run_id).encode(), 0o600),
         run.plan.name: (to_json(plan), 0o600),
-        run.rules.name: (load_rules(prepared.extensions.rules).to_json().encode(), 0o644),
         run.batch_script.name: (prepared.scripts.batch.encode(), 0o700),
         run.launch_script.name: (prepared.scripts.launch.encode(), 0o700),
-        run.agent.name: (build_agent_zip(), 0o755),
+    }
+
+
+def build_frozen_files(extensions: Extensions) -> dict[str, tuple[bytes, int]]:
+    """The program and the rules that the run keeps, whatever is installed later."""
+    return {
+        "rules.json": (load_rules(extensions.rules).to_json().encode(), 0o644),
+        "agent.pyz": (build_agent_zip(), 0o755),
     }
 
 

@@ -43,7 +43,8 @@ def prepare_restart(
     wanted = view.state.state is not RunState.COMPLETED if resume is None else resume
     spec, note = _with_checkpoints(plan.spec, old.path, wanted)
     resolved = Resolved(spec, dict.fromkeys(_paths(spec_to_dict(spec)), f"run {old.run_id}"), (note,))
-    prepared = prepare(resolved, store / "runs" / build_run_id(spec.name, now), now, extensions, agent_python)
+    target = store / "runs" / build_run_id(spec.name, now)
+    prepared = prepare(resolved, target, now, extensions, agent_python, plan.array)
     return dataclasses.replace(prepared, restarted_from=old.run_id)
 
 

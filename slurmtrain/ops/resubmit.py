@@ -34,10 +34,11 @@ def resubmit(
     number = _next_submission(run, instead_of)
     if (made := _find_first(run, number)) is not None:
         return made
-    own = run.read_plan().spec.resources.exclude or ""
+    plan = run.read_plan()
+    own = plan.spec.resources.exclude or ""
     options = [f"--exclude={join_nodes(own, exclude)}"] if exclude else []
-    job_id = slurm.submit(run.batch_script, options=options, arguments=[str(number)])
-    claim = {"job_id": str(job_id.base), "claimed_by": who, "at": time.time()}
+    job_id = plan.job_of(slurm.submit(run.batch_script, options=options, arguments=[str(number)]))
+    claim = {"job_id": str(job_id), "claimed_by": who, "at": time.time()}
     if not publish_once(run.submission(number), to_json(claim)):
         first = _find_first(run, number)
         if first is not None and first != job_id:  # another watcher was faster: the gate would turn ours away

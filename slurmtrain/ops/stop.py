@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from enum import Enum
@@ -107,6 +108,14 @@ def stop_run(view: RunView, sight: Sight, slurm: SlurmClient, wish: Wish) -> Sto
     drop(run, "stop")
     done = f"job {job_id} is cancelled" if way in {Way.CANCEL, Way.KILL} else way.value
     return Stopped(run.run_id, way, f"{run.run_id}: {state.value}; {done}", settled=True)
+
+
+def announce_stop(views: Iterable[RunView], wish: Wish) -> None:
+    """Write the request down for all runs before the first is stopped: of an array, a task whose turn comes meanwhile
+    must not begin to train. Raises ``StoreError``."""
+    for view in views:
+        if not view.state.ended:
+            _write_stop_file(view.run, wish)
 
 
 def describe_plan(view: RunView, way: Way) -> str:

@@ -8,7 +8,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +35,7 @@ _NEVER_SENT = re.compile(
     r"connect failure|Could not establish a configuration source|slurm\.conf|Can't find an address"
 )
 _DIR_MODE = 0o755  # whatever the umask: who can write here can run code in the owner's name
-_FOLDERS = ("attempts", "checkpoints", "journal", "logs", "submissions")
+RUN_FOLDERS = ("attempts", "checkpoints", "journal", "logs", "submissions")
 
 Tell = Callable[[str], None]
 
@@ -49,6 +49,33 @@ class Accepted:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """One sbatch: a script, the runs that begin with it (each with its task of the array, if it is one), and the
+    directories that go again where Slurm takes nothing."""
+
+    script: Path
+    runs: Sequence[tuple[RunDir, int | None]]
+    directories: Sequence[Path]
+    what: str
+
+    def job_of(self, submitted: JobId, task: int | None) -> JobId:
+        return submitted if task is None else JobId(submitted.base, task)
+
+    def without_path(self, exc: SlurmtrainError) -> str:
+        return str(exc).removeprefix(f"cannot submit {self.script}: ")
+
+    def discard(self) -> None:
+        """Take directories away that have no job; renamed first, so that nobody sees them half gone."""
+        for path in self.directories:
+            doomed = path.parent / f".{path.name}.{secrets.token_hex(3)}.tmp"
+            try:
+                path.rename(doomed)
+            except OSError:
+                doomed = path
+            shutil.rmtree(doomed, ignore_errors=True)
+
+
 def submit_run(
     prepared: Prepared,
     slurm: SlurmClient,
@@ -57,42 +84,69 @@ def submit_run(
     tell: Tell = lambda _text: None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Accepted:
-    """Write the run directory and hand the job to Slurm.
+    """Write the run directory and hand the job to Slurm; raises as ``hand_over`` and ``create_run_dir`` do."""
+    store, run = prepared.run.path.parent.parent, prepared.run
+    create_run_dir(prepared)
+    task = prepared.array.task if prepared.array is not None else None
+    handover = Handover(run.batch_script, [(run, task)], [run.path], f"run {run.run_id}")
+    submitted, notes = hand_over(handover, slurm, name=name, tell=tell, sleep=sleep)
+    return Accepted(run, handover.job_of(submitted, task), (*notes, *_store_note(store)))
+
+
+def hand_over(
+    handover: Handover, slurm: SlurmClient, *, name: str, tell: Tell, sleep: Callable[[float], None]
+) -> tuple[JobId, list[str]]:
+    """Hand the script of runs that are written down to Slurm; what sbatch answered, and notes.
 
     Raises ``StoreError`` (nothing was left behind), ``SlurmRefusedError`` and ``SlurmBusyError`` (likewise), and
-    ``SlurmUnavailableError`` where the reply was lost: the run then stays, because its job may exist.
+    ``SlurmUnavailableError`` where the reply was lost: the runs then stay, because their jobs may exist.
     """
-    store = prepared.run.path.parent.parent
-    create_run_dir(prepared)
-    run = prepared.run
-    journal = JournalWriter(run.journal, f"submit-{os.uname().nodename}-{os.getpid()}")
+    journals = [JournalWriter(run.journal, f"submit-{os.uname().nodename}-{os.getpid()}") for run, _ in handover.runs]
     try:
-        journal.append(RunCreated(at=time.time(), who="user", name=name, **submitter()), sync=True)
-        run.submission(0).with_suffix(".pending").touch(mode=0o644)
-        job_id = _submit(run, slurm, tell, sleep)
+        for journal, (run, _) in zip(journals, handover.runs, strict=True):
+            journal.append(RunCreated(at=time.time(), who="user", name=name, **submitter()), sync=True)
+            run.submission(0).with_suffix(".pending").touch(mode=0o644)
+        submitted = _submit(handover, slurm, tell, sleep)
     except SlurmUnavailableError as exc:
-        if _was_never_sent(exc):
-            _discard(run.path)
-            raise type(exc)(f"nothing was submitted: {_without_path(exc, run)}") from exc
-        _record(journal, SubmissionUncertain(at=time.time(), who="user", submission=0, message=str(exc)))
-        raise SlurmUnavailableError(
-            f"Slurm did not say whether it took the job ({_without_path(exc, run)}). The run {run.run_id} is kept: "
-            "if its job exists it will run, and only once; `slurmtrain status` shows it in a minute"
-        ) from exc
+        raise _reply_was_lost(exc, handover, journals) from exc
     except SlurmRefusedError as exc:
-        _discard(run.path)
-        raise SlurmRefusedError(f"nothing was submitted: {_without_path(exc, run)}{_partitions(exc, slurm)}") from exc
+        handover.discard()
+        hint = f"{_partitions(exc, slurm)}{_largest_task(exc, slurm)}"
+        raise SlurmRefusedError(f"nothing was submitted: {handover.without_path(exc)}{hint}") from exc
     except BaseException as exc:
-        _discard(run.path)
+        handover.discard()
         if isinstance(exc, OSError):
-            raise StoreError(f"cannot write {run.path}: {exc.strerror or exc}") from exc
+            raise StoreError(f"cannot write {handover.directories[0]}: {exc.strerror or exc}") from exc
         raise
-    return Accepted(run, job_id, (*_record_job(run, journal, job_id), *_store_note(store)))
+    notes: list[str] = []
+    for journal, (run, task) in zip(journals, handover.runs, strict=True):
+        notes += _record_job(run, journal, handover.job_of(submitted, task))
+    return submitted, notes
+
+
+def _reply_was_lost(
+    exc: SlurmUnavailableError, handover: Handover, journals: Sequence[JournalWriter]
+) -> SlurmUnavailableError:
+    if _was_never_sent(exc):
+        handover.discard()
+        return type(exc)(f"nothing was submitted: {handover.without_path(exc)}")
+    for journal in journals:
+        _record(journal, SubmissionUncertain(at=time.time(), who="user", submission=0, message=str(exc)))
+    return SlurmUnavailableError(
+        f"Slurm did not say whether it took the job ({handover.without_path(exc)}). The {handover.what} is kept: "
+        "if its job exists it will run, and only once; `slurmtrain status` shows it in a minute"
+    )
 
 
 def create_run_dir(prepared: Prepared) -> None:
     """The whole run directory under a temporary name, then renamed. Raises ``StoreError``; nothing is left behind."""
-    final, files = prepared.run.path, build_files(prepared)
+    create_dir(prepared.run.path, build_files(prepared), RUN_FOLDERS)
+
+
+def create_dir(
+    final: Path, files: Mapping[str, tuple[bytes, int]], folders: Sequence[str] = (), links: Sequence[Path] = ()
+) -> None:
+    """A directory that appears whole. ``links`` are files of ours that it shares with others of its kind."""
     temporary = final.parent / f".{final.name}.{secrets.token_hex(3)}.tmp"
     try:
         for above in (final.parent.parent, final.parent):
@@ -101,9 +155,11 @@ def create_run_dir(prepared: Prepared) -> None:
     except OSError as exc:
         raise StoreError(f"cannot write the store {final.parent.parent}: {exc.strerror or exc}; see --store") from exc
     try:
-        for folder in _FOLDERS:
+        for folder in folders:
             (temporary / folder).mkdir(mode=_DIR_MODE)
         write_files(temporary, files)
+        for shared in links:
+            _link(shared, temporary / shared.name)
         if final.exists():
             raise StoreError(f"{final} exists already")
         temporary.rename(final)
@@ -112,6 +168,14 @@ def create_run_dir(prepared: Prepared) -> None:
         if isinstance(exc, OSError):
             raise StoreError(f"cannot write {final}: {exc.strerror or exc}; nothing was submitted") from exc
         raise
+
+
+def _link(shared: Path, path: Path) -> None:
+    """One file under two names; a copy where the file system has no such links."""
+    try:
+        os.link(shared, path)
+    except OSError:
+        shutil.copy2(shared, path)
 
 
 def write_files(folder: Path, files: Mapping[str, tuple[bytes, int]]) -> None:
@@ -124,23 +188,19 @@ def write_files(folder: Path, files: Mapping[str, tuple[bytes, int]]) -> None:
             os.fsync(descriptor)
 
 
-def _submit(run: RunDir, slurm: SlurmClient, tell: Tell, sleep: Callable[[float], None]) -> JobId:
+def _submit(handover: Handover, slurm: SlurmClient, tell: Tell, sleep: Callable[[float], None]) -> JobId:
     """The number of the submission stays the same: if two of these tries became jobs, only one of them trains."""
     for pause in _BUSY_PAUSES_S:
         try:
-            return slurm.submit(run.batch_script, arguments=["0"])
+            return slurm.submit(handover.script, arguments=["0"])
         except SlurmBusyError as exc:
-            tell(f"Slurm does not take jobs now ({_without_path(exc, run)}): trying again in {pause:.0f} s")
+            tell(f"Slurm does not take jobs now ({handover.without_path(exc)}): trying again in {pause:.0f} s")
             sleep(pause)
-    return slurm.submit(run.batch_script, arguments=["0"])
+    return slurm.submit(handover.script, arguments=["0"])
 
 
 def _was_never_sent(exc: SlurmUnavailableError) -> bool:
     return isinstance(exc, HostUnreachableError | SlurmBusyError) or _NEVER_SENT.search(str(exc)) is not None
-
-
-def _without_path(exc: SlurmtrainError, run: RunDir) -> str:
-    return str(exc).removeprefix(f"cannot submit {run.batch_script}: ")
 
 
 def _partitions(exc: SlurmRefusedError, slurm: SlurmClient) -> str:
@@ -154,9 +214,20 @@ def _partitions(exc: SlurmRefusedError, slurm: SlurmClient) -> str:
     return f"; partitions here: {', '.join(names[:30])}" if names else ""
 
 
+def _largest_task(exc: SlurmRefusedError, slurm: SlurmClient) -> str:
+    """Where an array was refused: what slurm.conf allows."""
+    if "array spec" not in str(exc):
+        return ""
+    try:
+        size = slurm.capabilities().max_array_size
+    except SlurmtrainError:
+        return ""
+    return f"; MaxArraySize is {size} here, so the largest task number is {size - 1}" if size else ""
+
+
 def _record_job(run: RunDir, journal: JournalWriter, job_id: JobId) -> list[str]:
     """The job exists from here on, so nothing that fails now may look like a failed submission."""
-    record = {"job_id": str(job_id.base), "claimed_by": "user", "at": time.time()}
+    record = {"job_id": str(job_id), "claimed_by": "user", "at": time.time()}
     try:
         publish_once(run.submission(0), to_json(record))
         journal.append(Submitted(at=time.time(), who="user", submission=0, job_id=str(job_id)), sync=True)
@@ -168,14 +239,6 @@ def _record_job(run: RunDir, journal: JournalWriter, job_id: JobId) -> list[str]
 def _record(journal: JournalWriter, event: Event) -> None:
     with contextlib.suppress(StoreError):
         journal.append(event, sync=True)
-
-
-def _discard(path: Path) -> None:
-    """Take a run directory away that has no job; renamed first, so that nobody sees it half gone."""
-    doomed = path.parent / f".{path.name}.{secrets.token_hex(3)}.tmp"
-    with contextlib.suppress(OSError):
-        path = path.rename(doomed)
-    shutil.rmtree(path, ignore_errors=True)
 
 
 def _store_note(store: Path) -> list[str]:

@@ -6,11 +6,16 @@ from slurmtrain.core.spec import Resources, Spec, warning_lead_s
 from slurmtrain.render.quoting import escape_file_pattern, quote_directive
 
 
-def build_directives(spec: Spec, run_dir: str) -> list[str]:
-    """Options in the order a person would look for them; ``run_dir`` is absolute."""
+def build_directives(spec: Spec, run_dir: str, *, per_task: bool = False) -> list[str]:
+    """Options in the order a person would look for them; ``run_dir`` is absolute.
+
+    ``per_task``: the script is one for all tasks of an array, whose run directories are ``<run_dir>-<task>``.
+    """
     asked = spec.resources
+    log_dir = escape_file_pattern(run_dir) + ("-%a/logs" if per_task else "/logs")
     given: list[tuple[str, object]] = [
         ("job-name", spec.name),
+        ("array", spec.array),
         ("nodes", asked.nodes),
         ("ntasks-per-node", slurm_tasks_per_node(spec)),
         ("cpus-per-task", slurm_cpus_per_task(spec)),
@@ -20,7 +25,7 @@ def build_directives(spec: Spec, run_dir: str) -> list[str]:
         ("time", asked.time_limit),
         *_placement(asked),
         ("chdir", spec.workdir),
-        ("output", escape_file_pattern(run_dir) + "/logs/train-%j.log"),
+        ("output", f"{log_dir}/train-{'%A_%a' if spec.array else '%j'}.log"),
         ("open-mode", "append"),
         ("signal", f"B:USR2@{warning_lead_s(spec)}"),
     ]

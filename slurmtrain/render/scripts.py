@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import jinja2
 from jinja2.sandbox import SandboxedEnvironment
 
+from slurmtrain.core.array import ArrayTask
 from slurmtrain.core.spec import Spec
 from slurmtrain.errors import SpecError
 from slurmtrain.render.directives import build_directives, slurm_cpus_per_task, slurm_tasks_per_node
@@ -30,26 +32,48 @@ class Scripts:
 
 
 def render_scripts(
-    spec: Spec, *, run_id: str, run_dir: Path, agent_python: str, bundled: Path, overrides: Sequence[Path] = ()
+    spec: Spec,
+    *,
+    run_id: str,
+    run_dir: Path,
+    agent_python: str,
+    bundled: Path,
+    overrides: Sequence[Path] = (),
+    array: ArrayTask | None = None,
 ) -> Scripts:
-    """Both scripts for a run directory.
+    """Both scripts for a run directory; ``array`` says which task of an array the run is.
 
     ``bundled`` is the folder of bundled templates, ``overrides`` are folders that come before it; a template there may
     extend ``bundled/…``. Raises ``SpecError`` where a template cannot be rendered.
     """
-    environment = _environment(bundled, overrides)
-    values = {
-        **_launch_values(spec),
-        "run_id": run_id,
-        "run_dir": str(run_dir),
-        "agent_python": agent_python,
+    environment = _environment(bundled, tuple(overrides))
+    values = _values(spec, run_id, run_dir, agent_python) | {
         "checkpoint_dir": str(run_dir / spec.checkpoint.dir),
-        "directives": build_directives(spec, str(run_dir)),
+        "array": array,
     }
     return Scripts(
         batch=_render(environment, "train.sbatch.j2", values),
         launch=_render(environment, f"launch/{spec.launcher}.sh.j2", values),
     )
+
+
+def render_array_script(
+    spec: Spec, *, group_id: str, runs: Path, agent_python: str, bundled: Path, overrides: Sequence[Path] = ()
+) -> str:
+    """The batch script that all tasks of an array share: each finds its run directory, ``<runs>-<task>``."""
+    values = _values(spec, group_id, runs, agent_python, per_task=True)
+    return _render(_environment(bundled, tuple(overrides)), "train.sbatch.j2", values)
+
+
+def _values(spec: Spec, run_id: str, run_dir: Path, agent_python: str, *, per_task: bool = False) -> dict[str, Any]:
+    return {
+        **_launch_values(spec),
+        "run_id": run_id,
+        "run_dir": str(run_dir),
+        "per_task": per_task,
+        "agent_python": agent_python,
+        "directives": build_directives(spec, str(run_dir), per_task=per_task),
+    }
 
 
 def _launch_values(spec: Spec) -> dict[str, Any]:
@@ -83,7 +107,8 @@ def split_torchrun(spec: Spec) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return ("torchrun",), spec.command
 
 
-def _environment(bundled: Path, overrides: Sequence[Path]) -> SandboxedEnvironment:
+@lru_cache(maxsize=2)  # the runs of an array share it, and the templates it has read
+def _environment(bundled: Path, overrides: tuple[Path, ...]) -> SandboxedEnvironment:
     shipped = jinja2.FileSystemLoader(bundled)
     environment = SandboxedEnvironment(
         loader=jinja2.ChoiceLoader(

@@ -105,8 +105,16 @@ class CliSlurmClient:
             return []
 
     def history(self, job_ids: Collection[JobId], *, since: datetime | None = None) -> list[AccountingRecord]:
+        records = self._sacct(sorted(job_ids), since)
+        # A task that never started has no row of its own: one row stands for all of its array that did not.
+        found = {record.job_id for record in records}
+        arrays = {JobId(one.base) for one in job_ids if one.array_task is not None and one not in found}
+        records += [record for record in self._sacct(sorted(arrays), since) if record.job_id not in found]
+        return [record for record in records if parse.is_wanted(record.job_id, job_ids)]
+
+    def _sacct(self, job_ids: Sequence[JobId], since: datetime | None) -> list[AccountingRecord]:
         records: list[AccountingRecord] = []
-        remaining = iter(sorted(job_ids))
+        remaining = iter(job_ids)
         while chunk := list(islice(remaining, _IDS_PER_SACCT)):
             result = self._run(commands.build_sacct(chunk, since), HISTORY_TIMEOUT_S)
             if result.exit_code != 0:
@@ -114,7 +122,7 @@ class CliSlurmClient:
                     return []
                 raise self._query_error(result, "ask Slurm's accounting")
             records += parse.parse_sacct(result.stdout)
-        return [record for record in records if parse.is_wanted(record.job_id, job_ids)]
+        return records
 
     def excluded_nodes(self, job_id: JobId) -> str:
         lines = self._query(commands.build_squeue_excluded(job_id), f"look at job {job_id}").stdout.split()

@@ -121,6 +121,7 @@ class Capabilities:
     cluster_name: str
     requeue_exit: str = ""  # slurm.conf RequeueExit
     requeue_exit_hold: str = ""
+    max_array_size: int | None = None  # slurm.conf MaxArraySize: one more than the largest task number
 
 
 class SlurmClient(Protocol):

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
+from slurmtrain.core.array import parse_array
 from slurmtrain.core.jobid import JobId, parse_job_id
 from slurmtrain.core.jobstate import ENDED, parse_job_state
 from slurmtrain.slurm.client import AccountingRecord, Capabilities, JobRecord, NodeRecord, ReservationRecord, StepRecord
@@ -24,6 +25,7 @@ from slurmtrain.slurm.fields import (
 
 _CANCELLED_BY = re.compile(r"CANCELLED by ([0-9]{1,10})", re.ASCII)
 _VERSION = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})", re.ASCII)
+_UNSPLIT = re.compile(r"([1-9][0-9]{0,9})_\[([^\]]{1,4000})\]", re.ASCII)  # array tasks that never started
 _SUBMITTED = re.compile(r"([1-9][0-9]{0,9})(?:;\S*)?", re.ASCII)
 _FIRST = datetime.min.replace(tzinfo=timezone.utc)
 _NODE_STATE_MARKS = "*~#!%$@^-+"
@@ -97,6 +99,7 @@ def parse_sacct(text: str) -> list[AccountingRecord]:
     """Answer of ``commands.build_sacct``: executions, oldest first, each with the step rows that follow it."""
     records: list[AccountingRecord] = []
     steps: list[StepRecord] = []
+    waiting: list[tuple[int, str, dict[str, str]]] = []
     current = ""
     for row in _rows(text, SACCT_FIELDS):
         owner, _, step = row["JobID"].partition(".")
@@ -108,15 +111,33 @@ def parse_sacct(text: str) -> list[AccountingRecord]:
                 records.append(record)
             else:
                 current = ""
+                if unsplit := _UNSPLIT.fullmatch(owner):
+                    waiting.append((int(unsplit[1]), unsplit[2], row))
         elif current and owner == current:
             steps.append(_step_record(step, row))
             records[-1] = replace(records[-1], steps=tuple(steps))
+    records += _never_started(waiting, {record.job_id for record in records})
     return sorted(records, key=lambda record: (record.submit_time or _FIRST, record.start_time or _FIRST))
+
+
+def _never_started(
+    waiting: Iterable[tuple[int, str, dict[str, str]]], started: Collection[JobId]
+) -> Iterator[AccountingRecord]:
+    """One row, ``2_[3-5%2]``, stands for all tasks that have not been split off; it may still list some that were."""
+    for base, tasks, row in waiting:
+        try:
+            numbers = parse_array(tasks).tasks
+        except ValueError:  # a long list is cut off by sacct
+            continue
+        for job_id in (JobId(base, task) for task in numbers):
+            record = _accounting_record({**row, "JobID": str(job_id)}) if job_id not in started else None
+            if record is not None:
+                yield record
 
 
 def _accounting_record(row: dict[str, str]) -> AccountingRecord | None:
     try:
-        parsed = parse_job_id(row["JobID"])  # "2_[1-4%1]" stands for tasks that have not been split off
+        parsed = parse_job_id(row["JobID"])
     except ValueError:
         return None
     exit_code, signal = parse_exit_code(row["ExitCode"])
@@ -236,6 +257,7 @@ def parse_config(text: str) -> Capabilities:
         cluster_name=settings.get("clustername", ""),
         requeue_exit=settings.get("requeueexit", ""),
         requeue_exit_hold=settings.get("requeueexithold", ""),
+        max_array_size=parse_int(settings.get("maxarraysize", "")),
     )
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from slurmtrain.core.array import ArrayTask, array_task_from_dict
+from slurmtrain.core.jobid import JobId
 from slurmtrain.core.spec import Spec, spec_from_dict
 from slurmtrain.errors import NotFoundError, StoreError
 from slurmtrain.store.publish import exists, publish_once, read_json, set_damaged_aside, to_json
@@ -135,6 +137,15 @@ class Plan:
     spec: Spec
     data: dict[str, Any]
 
+    @property
+    def array(self) -> ArrayTask | None:
+        """Which task of an array the run is; None for any other run."""
+        return array_task_from_dict(self.data.get("array"))
+
+    def job_of(self, submitted: JobId) -> JobId:
+        """The run's job in what sbatch answered: of an array it is one task."""
+        return JobId(submitted.base, self.array.task) if self.array is not None else submitted
+
 
 @dataclass(frozen=True, slots=True)
 class AttemptDir:
@@ -184,44 +195,3 @@ def runs_of(store: Path) -> list[RunDir]:
         return []
     except OSError as exc:
         raise StoreError(f"cannot list the runs in {folder}: {exc.strerror or exc}") from exc
-
-
-_ID_TAIL = re.compile(r"-([0-9]{8}-[0-9]{4})-[0-9a-f]+", re.ASCII)  # date and random part behind the name
-
-
-def find_run(store: Path, name: str) -> RunDir:
-    """The run with this id, the newest with this name, that with this unambiguous beginning, or of this job id.
-
-    Raises ``NotFoundError``.
-    """
-    runs = runs_of(store)
-    for run in runs:
-        if run.run_id == name:
-            return run
-    if name.isdigit():
-        by_job = [run for run in runs if name in run.read_submissions().values()]
-        if by_job:
-            return by_job[-1]
-    named = [run for run in runs if _ID_TAIL.fullmatch(run.run_id, len(name)) and run.run_id.startswith(name)]
-    if named:
-        return max(named, key=_age)
-    starting = [run for run in runs if run.run_id.startswith(name)] if name else []
-    if len(starting) == 1:
-        return starting[0]
-    if starting:
-        names = ", ".join(run.run_id for run in starting[:5])
-        more = ", …" if len(starting) > 5 else ""
-        raise NotFoundError(
-            f"{name!r} fits {len(starting)} runs ({names}{more}): write more of the id, or the job's number"
-        )
-    raise NotFoundError(f"no run {name[:80]!r} in {store}: `slurmtrain status` lists the runs")
-
-
-def _age(run: RunDir) -> tuple[str, float]:
-    """Sorts runs of one name by their date; within a minute by when the plan was written."""
-    date = _ID_TAIL.search(run.run_id)
-    try:
-        written = run.plan.stat().st_mtime
-    except OSError:
-        written = 0.0
-    return (date.group(1) if date else "", written)

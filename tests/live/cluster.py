@@ -144,7 +144,7 @@ class Cluster:
 
     # -- looking ----------------------------------------------------------------------------------
 
-    def job(self, job_id: int) -> Job | None:
+    def job(self, job_id: int | str) -> Job | None:
         """The job as slurmctld has it now, finished ones included; None once it is purged."""
         return next((job for job in self.jobs("-j", str(job_id))), None)
 
@@ -168,12 +168,12 @@ class Cluster:
             return [nodelist] if nodelist else []
         return self.slurm("scontrol", "show", "hostnames", nodelist).split()
 
-    def show_job(self, job_id: int) -> dict[str, str]:
+    def show_job(self, job_id: int | str) -> dict[str, str]:
         """Fields of `scontrol show job`; empty once the job is purged."""
         text = self.slurm("scontrol", "-o", "show", "job", str(job_id), check=False)
         return dict(re.findall(r"(\w[\w:/]*)=(\S*)", text))
 
-    def wait_state(self, job_id: int, *states: str, timeout_s: float = 30) -> Job:
+    def wait_state(self, job_id: int | str, *states: str, timeout_s: float = 30) -> Job:
         """Wait until the job is in one of the states."""
         deadline = time.monotonic() + timeout_s
         while (row := self.job(job_id)) is None or row.state not in states:
@@ -184,13 +184,13 @@ class Cluster:
             time.sleep(0.2)
         return row
 
-    def wait_gone(self, job_id: int, timeout_s: float = 60) -> None:
+    def wait_gone(self, job_id: int | str, timeout_s: float = 60) -> None:
         """Wait until the job is finished or purged."""
         wait_until(
             lambda: (row := self.job(job_id)) is None or row.state in GONE_STATES, timeout_s, f"the end of job {job_id}"
         )
 
-    def sacct(self, job_id: int, *, steps: bool = False, fields: Sequence[str] = ()) -> list[dict[str, str]]:
+    def sacct(self, job_id: int | str, *, steps: bool = False, fields: Sequence[str] = ()) -> list[dict[str, str]]:
         """Accounting rows of a job, every attempt of it (-D), oldest first; State is the first word."""
         if not self.has_accounting:
             return []
@@ -199,7 +199,7 @@ class Cluster:
         text = self.slurm("sacct", "-n", "-P", "-D", *flags, "-j", str(job_id), "-o", ",".join(names))
         return [dict(zip(names, line.split("|"), strict=True)) for line in text.splitlines()]
 
-    def states_of(self, job_id: int) -> list[str]:
+    def states_of(self, job_id: int | str) -> list[str]:
         """The State of every attempt in accounting, without 'by uid'."""
         return [row["State"].split()[0] for row in self.sacct(job_id)]
 

@@ -21,7 +21,7 @@ class LiveRun:
 
     cluster: Cluster
     run_id: str
-    job_id: int
+    job_id: int | str  # of an array task: "123_4"
     path: Path
     workdir: Path
 

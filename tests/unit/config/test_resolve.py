@@ -229,7 +229,7 @@ def test_a_file_full_of_mistakes_is_not_told_whole(tmp_path: Path) -> None:
     ("option", "hint"),
     [
         ("--output=x", "logs/train-<job id>.log"), ("--requeue", "always submits with --requeue"), ("--no-requeue", "retry.requeues"),
-        ("--signal=USR1@10", "stop.warning_s"), ("--wrap=id", "use the key command"), ("--array=1-3", "a run is one job"),
+        ("--signal=USR1@10", "stop.warning_s"), ("--wrap=id", "use the key command"), ("--array=1-3", "use the key array"),
         ("--job-name=x", "use the key name"), ("--nodes=3", "resources.nodes"), ("--outp=x", "--outp is short for --output"),
         ("--open-mode=truncate", "always appended"), ("--test-only", "--dry-run"), ("--export=A=1", "environment.variables"),
         ("--container-image=x", "srun_options"), ("--exclusive", "resources.exclusive"), ("--wait", "slurmtrain wait"),

@@ -5,6 +5,7 @@ After a wanted change: UPDATE_SNAPSHOTS=1 pytest tests/unit/render/test_scripts.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -14,8 +15,11 @@ from pathlib import Path
 import pytest
 from render_support import executable, render
 
+from slurmtrain.core.array import array_task, parse_array
 from slurmtrain.core.spec import Environment, Resources, Spec, Stop
 from slurmtrain.errors import SpecError
+from slurmtrain.render.scripts import render_array_script
+from slurmtrain.resources import bundled
 
 SNAPSHOTS = Path(__file__).parents[2] / "data" / "rendered"
 RUN_DIR = Path("/scratch/ada/slurmtrain/runs/gpt-20261129-1700-1a2b3c")
@@ -55,15 +59,37 @@ SPECS = {
 }
 
 
+def expect_snapshot(name: str, text: str) -> None:
+    path = SNAPSHOTS / name
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("name", SPECS)
 def test_snapshots(name: str) -> None:
     scripts = render(SPECS[name], RUN_DIR, agent_python="/home/ada/venv/bin/python")
-    for kind, text in (("job.sbatch", scripts.batch), ("launch.sh", scripts.launch)):
-        path = SNAPSHOTS / f"{name}.{kind}"
-        if os.environ.get("UPDATE_SNAPSHOTS"):
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        assert text == path.read_text(encoding="utf-8")
+    expect_snapshot(f"{name}.job.sbatch", scripts.batch)
+    expect_snapshot(f"{name}.launch.sh", scripts.launch)
+
+
+def test_snapshots_of_an_array_and_of_one_of_its_tasks() -> None:
+    spec = Spec(command=("python", "train.py"), name="gpt", workdir="/home/ada/gpt", array="0-6:2%2")
+    batch = render_array_script(
+        spec,
+        group_id=RUN_DIR.name,
+        runs=RUN_DIR,
+        agent_python="/home/ada/venv/bin/python",
+        bundled=bundled("templates"),
+    )
+    expect_snapshot("array.job.sbatch", batch)
+    run_dir = RUN_DIR.with_name(f"{RUN_DIR.name}-4")
+    own = dataclasses.replace(spec, array="4")
+    task = array_task(parse_array("0-6:2%2"), 4)
+    scripts = render(own, run_dir, agent_python="/home/ada/venv/bin/python", array=task)
+    expect_snapshot("array-task.job.sbatch", scripts.batch)
+    expect_snapshot("array-task.launch.sh", scripts.launch)
 
 
 @pytest.mark.parametrize("path", sorted(SNAPSHOTS.iterdir()), ids=lambda path: path.name)

@@ -127,7 +127,24 @@ class TestSacct:
         assert [step.name for step in records[JobId(147, 1)].steps] == ["batch"]
         assert [step.name for step in records[JobId(151)].steps] == ["batch"]
         assert records[JobId(151, None, 1)].steps == ()
-        assert JobId(147) not in records  # "147_[2-3%2]" stands for tasks that are not jobs yet
+        assert JobId(147) not in records
+
+    def test_array_tasks_that_never_started_share_a_row(self) -> None:
+        records = {record.job_id: record for record in parse.parse_sacct(text("sacct.txt"))}
+        assert [records[JobId(147, task)].state.base for task in (2, 3)] == [BaseState.PENDING] * 2
+
+    def test_a_shared_row_says_nothing_of_tasks_that_have_their_own(self) -> None:
+        """As 22.05 shows an array that was cancelled: task 3 had started after the row was written."""
+        rest = "0:0|0:0|None assigned|1795973157|Unknown|1795973160|60|None"
+        rows = [
+            f"2_3|6|COMPLETED|{rest}",
+            f"2_[3-5%2]|2|CANCELLED by 4242|{rest}",
+            f"2_[9-|2|PENDING|{rest}",
+        ]
+        records = {record.job_id: record for record in parse.parse_sacct("\n".join(rows))}
+        assert set(records) == {JobId(2, 3), JobId(2, 4), JobId(2, 5)}
+        assert records[JobId(2, 3)].state.base is BaseState.COMPLETED
+        assert (records[JobId(2, 5)].state.base, records[JobId(2, 5)].cancelled_by) == (BaseState.CANCELLED, 4242)
 
     def test_exit_codes(self) -> None:
         records = {record.job_id: record for record in parse.parse_sacct(text("sacct.txt"))}

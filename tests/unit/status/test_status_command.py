@@ -130,3 +130,24 @@ def test_the_plain_list_loads_no_table_library(store: Path) -> None:
         cwd="/", timeout=60, check=False,
     )  # fmt: skip
     assert done.stderr.splitlines()[-1] in {"[]", "['yaml']"}, done.stderr
+
+
+def test_runs_of_an_array_in_one_state_share_a_line(tmp_path: Path) -> None:
+    slurm = Slurm()
+    for task in range(5):
+        run = make_run(tmp_path, f"sweep-{task}", name="sweep")
+        run.attempt(run.submitted(slurm))
+        if task in {0, 1, 4}:
+            run.decided(0, Action.COMPLETE, RunState.COMPLETED, reason="all done" if task else "first done")
+    make_run(tmp_path, "single", name="single")
+    (tmp_path / "groups" / "sweep").mkdir(parents=True)
+    (tmp_path / "groups" / "sweep" / "group.json").write_text(json.dumps({"tasks": list(range(5))}))
+    lines = _call(tmp_path).stdout.splitlines()
+    assert len(lines) == 4
+    (ended,) = [line for line in lines if line.startswith("sweep-[0-1,4]  Completed x3")]
+    assert ended.endswith("2 of 3: unknown: all done")
+    assert any(line.startswith("sweep-[2-3]") and " x2 " in line for line in lines)
+    assert len(_call(tmp_path, "-r").stdout.splitlines()) == 7
+    assert len(json.loads(_call(tmp_path, "--json", "sweep").stdout)) == 5
+    assert _call(tmp_path, "sweep-3").stdout.splitlines()[1].startswith("sweep-3 ")
+    assert _call(tmp_path, "--vocabulary", "kubernetes", "sweep").stdout.count(" x") == 2

@@ -11,6 +11,7 @@ from pathlib import Path
 from slurmtrain.config.resolve import Request, resolve
 from slurmtrain.config.settings import Settings
 from slurmtrain.hosts.local import LocalHost
+from slurmtrain.ops.array import AcceptedArray, PreparedArray, prepare_array, submit_array
 from slurmtrain.ops.prepare import Extensions, Prepared, build_run_id, prepare
 from slurmtrain.ops.submit import Accepted, submit_run
 from slurmtrain.slurm.cli_client import CliSlurmClient
@@ -55,6 +56,13 @@ class Desk:
 
     def submit(self, prepared: Prepared) -> Accepted:
         return submit_run(prepared, self.slurm(), name="train", tell=self.told.append, sleep=self.slept.append)
+
+    def prepare_array(self, *sets: str) -> PreparedArray:
+        resolved = resolve(Request(None, sets, {}, ("bash", "x")), Settings(), {"PATH": "/bin"}, self.folder)
+        return prepare_array(resolved, self.store, datetime.now(timezone.utc), Extensions())
+
+    def submit_array(self, prepared: PreparedArray) -> AcceptedArray:
+        return submit_array(prepared, self.slurm(), tell=self.told.append, sleep=self.slept.append)
 
     def leftovers(self) -> list[str]:
         """Whatever is in the store, hidden files too."""

@@ -30,8 +30,9 @@ from slurmtrain.errors import (
     StoreError,
 )
 from slurmtrain.ops.prepare import build_run_id, choose_agent_python
+from slurmtrain.store.find import find_run
 from slurmtrain.store.journal import read_journal
-from slurmtrain.store.rundir import RUN_ID, RunDir, find_run
+from slurmtrain.store.rundir import RUN_ID, RunDir
 
 TIMED_OUT = "1 sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
 CONNECT = "1 sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)"
