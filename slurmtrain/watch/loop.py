@@ -61,17 +61,23 @@ class Watcher:
         self._stopping = True
         self._bell.ring()
 
-    def run(self) -> None:
-        """Watch until ``stop``."""
+    def run(self, after_look: Callable[[Pass], None] = lambda _pass: None) -> None:
+        """Watch until ``stop``; ``after_look`` may call it."""
         lease = Lease(self.store, 3 * self.interval_s + 60)
         with self._bell:
             while not self._stopping:
                 result = self.look_once(lease)
+                after_look(result)
                 self._failures = self._failures + 1 if result.unknown else 0
-                self._bell.wait(self._pause())
+                if not self._stopping:
+                    self._bell.wait(self._pause())
                 if not self._stopping and not result.unknown:
                     time.sleep(min(1.0, self.interval_s))  # several jobs often end together: look once for all
         lease.give_back()
+
+    def count_runs(self) -> int:
+        """How many runs there are that have not ended and are not held."""
+        return sum(1 for _ in self._runs())
 
     def look_once(self, lease: Lease | None = None) -> Pass:
         """One pass over all runs that have not ended."""
