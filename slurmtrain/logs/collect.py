@@ -54,11 +54,14 @@ class Collector:
             line.node, line.time = first.node or line.node, first.time or line.time
         self._note(line)
         known = False
-        for entry, found in self._lines.find(line.body):
+        matches = self._lines.find(line.body)
+        for entry, found in matches:
             if known and competes(entry.rule):
                 continue
             known |= self._hit(entry, found, line, buffer, start, stop, number) and competes(entry.rule)
         if self._watching:
+            if not matches:  # its literal meant nothing: it may be progress like any other line
+                self._progress_line(buffer[start : min(stop, start + 4096)])
             self._watch_from = stop
 
     def _note(self, line: Line) -> None:

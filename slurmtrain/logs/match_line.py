@@ -15,7 +15,8 @@ MILD = 18
 Match = tuple[CompiledRule, re.Match[str]]
 
 _SOURCE = re.compile(
-    r"\s*(?:❱ ?)?\d* ?│|\+{1,3} |\s{4,}(?:raise|return|assert|except|if|elif|else|for|while|with|print|logger|logging"
+    r"\s*(?:❱ ?)?\d* ?│|\s*File \"[^\"]{1,400}\", line \d|\+{1,3} |"
+    r"\s{4,}(?:raise|return|assert|except|if|elif|else|for|while|with|print|logger|logging"
     r"|log|self|def|from|import|try|warnings|yield|await|async"
     r"|msg|message|f?\"|f?'|#|[a-z_][\w.\[\]]* ?(?:[-+*/|]?= |\())"
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from slurmtrain.logs.lines import split_prefix
+from slurmtrain.logs.match_line import MILD, PROOF
 
 CONTEXT = 6144
 AHEAD = 1536
@@ -46,5 +47,5 @@ def judge_exception(weight: int, before: str, after: str) -> tuple[int, bool]:
         return weight - (0 if 'File "' in before else 8), handled
     lead = before[:at].rstrip("\n ").rsplit("\n", 1)[-1]
     if _CAUGHT.search(lead[-300:]):
-        weight -= 30
+        weight = min(weight, MILD) if weight < PROOF else weight - 30
     return weight, handled

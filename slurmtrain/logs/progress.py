@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 HINTS = re.compile(
-    rb"it/s|s/it|loss|epoch|step|iter|batch|updat|eta[:=]|samples/s|tokens/s|finish|complet|done train|runtime"
+    rb"it/s|s/it|loss|epoch|step|iter|batch|updat|eta[:=]|samples/s|tokens/s|finish|complet|done train|ing done"
+    rb"|runtime"
 )
 
 _BAR = re.compile(r"\d+/\d+ \[\d|\d(?:it/s|s/it)\b")
@@ -25,6 +26,7 @@ _FINISHED = re.compile(
     r"(?i)\bdone training\b|\b(?:training|finetuning|fine-tuning|evaluation|run|job|experiment|pretraining)\b"
     r"[^.:,]{0,60}?\b(?:is )?(?:complete[d]?|finished|done)\b(?! with (?:error|exit))|\bfinished training\b"
     r"|'?train_runtime'?\W|"
+    r"^\W{0,3}(?:all )?(?:done|finished)\W{0,4}$|\bworker group successfully finished\b|"
     r"\bmax_steps=?\d* reached|\bsuccessfully (?:completed|finished)\b"
 )
 _LOSS = re.compile(

@@ -31,7 +31,14 @@ def test_no_cause(log: Path, facts: Facts, rules: RuleSet) -> None:
 @pytest.mark.parametrize("log", LOGS, ids=[log.stem for log in LOGS])
 def test_a_time_limit_is_not_blamed_on_old_scares(log: Path, rules: RuleSet) -> None:
     """A healthy log that Slurm cut short: the survived scares must not turn into a cause that stops the run."""
-    if log.stem in ("tf-startup-noise", "leaked-semaphore", "teardown-noise", "run-ddp-caught", "run-ray-ok"):
+    if log.stem in (
+        "tf-startup-noise",
+        "leaked-semaphore",
+        "teardown-noise",
+        "run-ddp-caught",
+        "run-ray-ok",
+        "hb-atexit-cuda",
+    ):
         pytest.skip("its scares are at its very end")
     answer = diagnose(Facts(state="TIMEOUT", exit_code=0, last_output_age_s=20.0), [scan_file(log, rules)])
     assert answer.cause == "time_limit", answer.sentence
