@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from types import FrameType
 
+from slurmtrain.agent.comeback import learn, place_of
 from slurmtrain.agent.companions import CompanionStep, ask_through_slurm
 from slurmtrain.agent.fence import Fence
 from slurmtrain.agent.gate import Admitted, Settled, TurnedAway, pass_gate
@@ -94,6 +95,8 @@ class AttemptRunner:
         launch = start_launch(self._job, self._attempt, number, newest.path if newest else None, self._env)
         log_file = os.path.relpath(launch.log_file, self._job.run.path)
         self._record.launch_started(number, log_file, launch.log_offset, newest)
+        if number == 0:
+            learn(self._job, place_of(self._env), self._watch.at_start, self._record)
         stop, code = self._wait(launch)
         resumed_from = newest.path if newest else None
         return read_launch_end(launch, stop, code, resumed_from, primary_done=self._primary_is_done(launch))

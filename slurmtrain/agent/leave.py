@@ -8,10 +8,11 @@ slurmctld itself refuses a job that is not running any more, so a cancelled job 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import time
-from datetime import timedelta
 
+from slurmtrain.agent.comeback import Place, come_back, place_of, plan_comeback, wait_for_next_second
 from slurmtrain.agent.job import JobContext
 from slurmtrain.agent.record import Record
 from slurmtrain.agent.say import say
@@ -20,13 +21,10 @@ from slurmtrain.agent.verdict import LaunchEnd
 from slurmtrain.core.decision import Action, Decision
 from slurmtrain.errors import SlurmtrainError, SlurmUnavailableError, StoreError
 from slurmtrain.ops.decided import publish_decision
-from slurmtrain.ops.exclude import join_excluded
 from slurmtrain.slurm.client import JobRecord, SlurmClient
 from slurmtrain.store.inbox import drop
 from slurmtrain.store.rundir import AttemptDir
 
-CLEAN_UP = timedelta(seconds=8)  # how long Slurm may take to clean up before the job may start again
-_UPDATE_TRIES = 5
 _CONFIRM_TRIES = 10
 _AGAIN_S = 3.0  # until Slurm is asked again
 
@@ -53,9 +51,8 @@ def carry_out(
         _mark_done(job, attempt)
         return 0
     if decision.action is Action.REQUEUE:
-        accepted, detail = _requeue(job, decision, slurm)
+        accepted, detail = _requeue(job, place_of(os.environ), decision, slurm, record)
         say(detail)
-        record.acted("requeue", accepted=accepted, detail=detail)
         return 0 if accepted else exit_code
     return exit_code or (1 if decision.action is Action.HOLD else 0)
 
@@ -80,19 +77,23 @@ def _mark_done(job: JobContext, attempt: AttemptDir) -> None:
             job.run.done_file.write_text(f"attempt {attempt.number}\n")
 
 
-def _requeue(job: JobContext, decision: Decision, slurm: SlurmClient) -> tuple[bool, str]:
+def _requeue(job: JobContext, place: Place, decision: Decision, slurm: SlurmClient, record: Record) -> tuple[bool, str]:
+    """Whether the job is back in the queue, and in words; written down by whoever knows the most about it."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the requeue sends TERM; children inherit that it is ignored
+    plan, ahead_s = plan_comeback(job, place, decision, slurm, record)
+    if plan.quick:
+        wait_for_next_second()
     seen, problem = _ask_for_requeue(job, slurm)
     if seen is None:
-        return False, f"not requeued: {problem}"
+        return _note_failure(record, f"not requeued: {problem}")
     if not _requeue_happened(job, slurm):
-        return False, "not requeued: the job had ended or was cancelled in the same moment"
-    delay = CLEAN_UP + timedelta(seconds=decision.delay_s)
-    exclude = join_excluded(slurm, seen, decision.exclude)
-    updated = _move_start(job, slurm, delay, exclude)
-    words = f" without {exclude}" if exclude else ""
-    when = f"starts again in {delay.total_seconds():.0f} s" if updated else "starts again when Slurm's delay is over"
-    return True, f"requeued{words}, {when}"
+        return _note_failure(record, "not requeued: the job had ended or was cancelled in the same moment")
+    return True, come_back(job, plan, decision, seen, ahead_s, slurm, record)
+
+
+def _note_failure(record: Record, detail: str) -> tuple[bool, str]:
+    record.acted("requeue", accepted=False, detail=detail)
+    return False, detail
 
 
 def _ask_for_requeue(job: JobContext, slurm: SlurmClient) -> tuple[JobRecord | None, str]:
@@ -129,14 +130,3 @@ def _requeue_happened(job: JobContext, slurm: SlurmClient) -> bool:
             return seen.restart_count > job.restart_count
         time.sleep(0.3)
     return True  # nobody answers: assume it was taken; an update of a job that was not is refused
-
-
-def _move_start(job: JobContext, slurm: SlurmClient, delay: timedelta, exclude: str | None) -> bool:
-    for _ in range(_UPDATE_TRIES):
-        try:
-            slurm.update_pending(job.job_id, start_after=delay, exclude=exclude)
-        except SlurmtrainError:
-            time.sleep(0.3)
-        else:
-            return True
-    return False

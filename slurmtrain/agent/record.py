@@ -30,7 +30,7 @@ class Record:
     def __init__(self, journal: JournalWriter, directory: Path, attempt: int) -> None:
         self._journal = journal
         self._directory = directory
-        self._attempt = attempt
+        self.attempt = attempt
         self._known: list[ev.Event] = []  # all journals, when they could last be read
         self._since: list[ev.Event] = []  # of ours, written or not, after that
         self._unwritten: list[ev.Event] = []
@@ -106,11 +106,18 @@ class Record:
     def decided(self, launch: int, decision: Decision) -> None:
         self._write(ev.Decided(**self._head(launch), decision=decision_to_dict(decision)), sync=True)
 
-    def acted(self, action: str, *, accepted: bool, detail: str) -> None:
-        self._write(ev.Acted(**self._head(), action=action, accepted=accepted, detail=detail), sync=True)
+    def acted(self, action: str, *, accepted: bool, detail: str, leaves_at: float | None = None) -> None:
+        self._write(
+            ev.Acted(**self._head(), action=action, accepted=accepted, detail=detail, leaves_at=leaves_at), sync=True
+        )
+
+    def came_back(self, attempt: int, clean_up_s: float, waited_s: float) -> None:
+        """About an attempt before this one."""
+        head = {**self._head(), "attempt": attempt}
+        self._write(ev.CameBack(**head, clean_up_s=round(clean_up_s, 1), waited_s=round(waited_s, 1)))
 
     def _head(self, launch: int = -1) -> dict[str, Any]:
-        return {"at": time.time(), "who": "agent", "attempt": self._attempt, "launch": launch}
+        return {"at": time.time(), "who": "agent", "attempt": self.attempt, "launch": launch}
 
     def _write(self, event: ev.Event, *, sync: bool = False) -> None:
         self._since.append(event)

@@ -50,7 +50,8 @@ class StopWatch:
         self._nodes = nodes
         self._spec = job.plan.spec
         self._slurm = slurm
-        self._end_time = _end_time(look(slurm, job.job_id), self._spec)
+        self.at_start = look(slurm, job.job_id)  # None where Slurm did not answer
+        self._end_time = _end_time(self.at_start, self._spec)
         self._lead = float(warning_lead_s(self._spec))
         self._refresh_at = self._next_refresh()
         self._signalled = False

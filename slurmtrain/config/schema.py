@@ -58,6 +58,7 @@ SCHEMA: Group = {
         "attempts": p.integer(1, 100_000),
         "delay_s": p.seconds(0, 7 * 86400),
         "exclude_nodes": p.boolean,
+        "clean_up_s": p.seconds(2, 600),
     },
     "companion": p.boolean,
     "array": p.array_tasks,

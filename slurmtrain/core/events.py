@@ -145,6 +145,16 @@ class Acted(Event):
     action: str
     accepted: bool
     detail: str = ""
+    leaves_at: float | None = None  # a requeue from inside: when the batch script ends, by slurmctld's clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CameBack(Event):
+    """The attempt was requeued from inside, and the next execution began; told by that one."""
+
+    kind: ClassVar[str] = "came_back"
+    clean_up_s: float  # from leaving until Slurm had cleaned up
+    waited_s: float = 0.0  # from leaving to the start of the next execution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +210,7 @@ KINDS: Mapping[str, type[Event]] = {
         Diagnosed,
         Decided,
         Acted,
+        CameBack,
         AttemptEnded,
         StopRequested,
         Released,

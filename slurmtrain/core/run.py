@@ -47,6 +47,7 @@ class Attempt:
     decision: Decision | None = None
     decided_by: str = ""
     acted: tuple[ev.Acted, ...] = ()
+    came_back: ev.CameBack | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +201,10 @@ def _acted(run: Run, event: ev.Acted) -> Run:
     return _with_attempt(run, event.attempt, acted=(*(attempt.acted if attempt else ()), event))
 
 
+def _came_back(run: Run, event: ev.CameBack) -> Run:
+    return _with_attempt(run, event.attempt, came_back=event)
+
+
 def _attempt_ended(run: Run, event: ev.AttemptEnded) -> Run:
     return _with_attempt(run, event.attempt, ended=event)
 
@@ -224,6 +229,7 @@ _STEPS: Mapping[type[ev.Event], Callable[[Run, Any], Run]] = {
     ev.Diagnosed: _diagnosed,
     ev.Decided: _decided,
     ev.Acted: _acted,
+    ev.CameBack: _came_back,
     ev.AttemptEnded: _attempt_ended,
     ev.StopRequested: _stop_requested,
     ev.Released: _released,

@@ -74,6 +74,7 @@ class Retry:
     attempts: int = 100  # of any kind, preemption and time limit included
     delay_s: int = 30  # from the second retry of one cause on
     exclude_nodes: bool = True  # keep a suspect node out of the next attempt
+    clean_up_s: int | None = None  # how long Slurm cleans up behind a job, epilog included; None: learnt
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from slurmtrain.core.decision import Decision
 from slurmtrain.core.events import Acted
@@ -16,6 +16,8 @@ from slurmtrain.slurm.client import JobRecord, SlurmClient
 from slurmtrain.store.journal import JournalWriter
 from slurmtrain.store.rundir import AttemptDir, RunDir
 
+REST = timedelta(seconds=3)  # slurmd refuses a job in the second of its end, and times are whole seconds
+
 
 def requeue_from_outside(
     run: RunDir, attempt: AttemptDir, job_id: JobId, decision: Decision, slurm: SlurmClient, journal: JournalWriter
@@ -24,11 +26,12 @@ def requeue_from_outside(
 
     Raises ``SlurmUnavailableError``: nothing is known then, and the next look decides again.
     """
-    record = slurm.observe([job_id]).jobs.get(job_id)
+    seen = slurm.observe([job_id])
+    record = seen.jobs.get(job_id)
     if record is None or not _may_requeue(record, attempt):
         accepted, detail = _resubmit_unless_alive(run, attempt, record, decision, slurm, journal)
     else:
-        accepted, detail = _requeue(run, attempt, record, decision, slurm, journal)
+        accepted, detail = _requeue(run, attempt, record, seen.taken_at, decision, slurm, journal)
     event = Acted(
         at=time.time(), who="watcher", attempt=attempt.number, action="requeue", accepted=accepted, detail=detail
     )
@@ -51,6 +54,7 @@ def _requeue(
     run: RunDir,
     attempt: AttemptDir,
     record: JobRecord,
+    now: datetime,
     decision: Decision,
     slurm: SlurmClient,
     journal: JournalWriter,
@@ -58,13 +62,36 @@ def _requeue(
     try:
         slurm.requeue(record.job_id, only_running=False)
     except SlurmRefusedError:
-        return _new_job(run, attempt, None, slurm, journal)
+        return _new_job(run, attempt, ",".join(decision.exclude) or None, slurm, journal)
     exclude = join_excluded(slurm, record, decision.exclude)
     try:
-        slurm.update_pending(record.job_id, start_after=timedelta(seconds=decision.delay_s), exclude=exclude)
+        start_soon(slurm, record.job_id, now, record.end_time, timedelta(seconds=decision.delay_s), exclude)
     except SlurmtrainError as exc:
         return True, f"requeued job {record.job_id}; Slurm's own delay applies ({exc})"
     return True, f"requeued job {record.job_id}" + (f" without {exclude}" if exclude else "")
+
+
+def start_soon(
+    slurm: SlurmClient,
+    job_id: JobId,
+    now: datetime,
+    ended_at: datetime | None,
+    delay: timedelta = timedelta(0),
+    exclude: str | None = None,
+) -> None:
+    """Let a job that waits in the queue start ``delay`` from now on, at once for 0.
+
+    slurmctld looks for nodes within a second of an update and not again when the start time comes: so it is the
+    present moment, except where the execution before ended (``ended_at``) too short a time ago.
+    """
+    if delay > timedelta(0):
+        slurm.update_pending(job_id, start_after=delay, exclude=exclude)
+        return
+    rest = ended_at + REST - now if ended_at is not None else timedelta(0)
+    if timedelta(0) < rest <= REST:
+        time.sleep(rest.total_seconds())
+        now += rest
+    slurm.update_pending(job_id, start_at=now, exclude=exclude)
 
 
 def _resubmit_unless_alive(

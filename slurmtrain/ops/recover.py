@@ -16,7 +16,7 @@ from slurmtrain.core.jobid import JobId
 from slurmtrain.core.jobstate import BaseState, is_terminal, is_waiting
 from slurmtrain.core.run import Run, find_attempt
 from slurmtrain.errors import SlurmtrainError
-from slurmtrain.ops.act import requeue_from_outside
+from slurmtrain.ops.act import requeue_from_outside, start_soon
 from slurmtrain.ops.claim import claim_attempt, find_claimed, reserve_execution
 from slurmtrain.ops.decided import build_decided, publish_decision
 from slurmtrain.ops.ended import Execution, find_execution_end
@@ -27,6 +27,7 @@ from slurmtrain.store.journal import JournalWriter
 from slurmtrain.store.rundir import AttemptDir, Plan, RunDir
 
 _START_SLACK = timedelta(seconds=2)
+_SOON, _MISSED = timedelta(seconds=4), timedelta(seconds=3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,25 +103,30 @@ def _cancel_needless(care: Care) -> list[Event]:
 
 
 def _waits_for_slurms_delay(care: Care, record: JobRecord) -> bool:
-    """The two minutes that Slurm lets a requeued job wait are over for us, once our own delay has passed."""
+    """Slurm's two minutes are over for us once our own delay has passed; or the job's start time has come, and
+    slurmctld has not looked since (it shows the old reason until then)."""
     if record.restart_count == 0 or record.reason != "BeginTime" or record.begin_time is None:
         return False
-    left = record.begin_time - care.observation.taken_at
-    if not _START_SLACK < left <= care.slurm.capabilities().requeue_delay + _START_SLACK:
-        return False
+    now = care.observation.taken_at
+    left = record.begin_time - now
+    if -_MISSED < left < _SOON:
+        return False  # it is about to start by itself
+    if left > care.slurm.capabilities().requeue_delay + _START_SLACK:
+        return False  # somebody else wants it later than Slurm does
     last = care.state.last_attempt
     wanted = last.decision.delay_s if last and last.decision else 0
-    queued_at = record.submit_time or care.observation.taken_at
-    return (care.observation.taken_at - queued_at) >= timedelta(seconds=wanted)
+    return now - (record.submit_time or now) >= timedelta(seconds=wanted)
 
 
 def _start_now(care: Care, record: JobRecord) -> list[Event]:
     try:
-        care.slurm.update_pending(record.job_id, start_after=timedelta(0))
+        start_soon(
+            care.slurm, record.job_id, care.observation.taken_at, record.submit_time
+        )  # the submission is set anew when the clean-up ends
     except SlurmtrainError as exc:
         accepted, detail = False, f"the start cannot be moved forward: {exc}"
     else:
-        accepted, detail = True, "starts now instead of after Slurm's requeue delay"
+        accepted, detail = True, "its start is moved to this moment: Slurm would have let it wait"
     event = Acted(
         at=time.time(),
         who="watcher",

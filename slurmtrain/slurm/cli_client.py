@@ -164,13 +164,17 @@ class CliSlurmClient:
         )
 
     def update_pending(
-        self, job_id: JobId, *, start_after: timedelta | None = None, exclude: str | None = None
+        self,
+        job_id: JobId,
+        *,
+        start_after: timedelta | None = None,
+        start_at: datetime | None = None,
+        exclude: str | None = None,
     ) -> None:
-        if start_after is None and exclude is None:
+        if start_after is None and start_at is None and exclude is None:
             return
-        self._act(
-            commands.build_update(job_id, start_after=start_after, exclude=exclude), f"change pending job {job_id}"
-        )
+        argv = commands.build_update(job_id, start_after=start_after, start_at=start_at, exclude=exclude)
+        self._act(argv, f"change pending job {job_id}")
 
     def hold(self, job_id: JobId) -> None:
         self._act(commands.build_hold(job_id), f"hold job {job_id}")

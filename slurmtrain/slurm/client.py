@@ -122,6 +122,8 @@ class Capabilities:
     requeue_exit: str = ""  # slurm.conf RequeueExit
     requeue_exit_hold: str = ""
     max_array_size: int | None = None  # slurm.conf MaxArraySize: one more than the largest task number
+    clock: datetime | None = None  # of slurmctld when it was asked, whole seconds
+    epilog: bool = False  # an Epilog runs on the nodes before a job that ended is done with
 
 
 class SlurmClient(Protocol):
@@ -176,11 +178,19 @@ class SlurmClient(Protocol):
         ...
 
     def update_pending(
-        self, job_id: JobId, *, start_after: timedelta | None = None, exclude: str | None = None
+        self,
+        job_id: JobId,
+        *,
+        start_after: timedelta | None = None,
+        start_at: datetime | None = None,
+        exclude: str | None = None,
     ) -> None:
-        """Change when a requeued or pending job may start (from now on) and which nodes it must avoid.
+        """Change when a requeued or pending job may start and which nodes it must avoid.
 
-        Anything below 2 s counts as 2 s: slurmd refuses a job that starts again within the second of its end.
+        ``start_after`` counts from now on; anything below 2 s counts as 2 s: slurmd refuses a job that starts again
+        within the second of its end. ``start_at`` is that second of slurmctld's clock and nothing else, a past one
+        means now: the caller sees to it that the end was 2 s earlier. Either makes slurmctld look for nodes within a
+        second or, where it looked just before, after ``batch_sched_delay`` (3 s).
         ``exclude`` replaces the job's list (join it with ``excluded_nodes``); ``""`` empties it. Works while the
         requeued job is still COMPLETING. ``SlurmRefusedError`` when the job runs or has ended.
         """

@@ -95,9 +95,14 @@ def build_requeue(job_id: JobId, *, only_running: bool) -> list[str]:
 MIN_START_DELAY_S = 2
 
 
-def build_update(job_id: JobId, *, start_after: timedelta | None, exclude: str | None) -> list[str]:
+def build_update(
+    job_id: JobId, *, start_after: timedelta | None, start_at: datetime | None = None, exclude: str | None
+) -> list[str]:
+    """To be run with TZ=UTC: a moment is written in the client's zone."""
     changes = []
-    if start_after is not None:
+    if start_at is not None:
+        changes.append(f"StartTime={start_at.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%S}")
+    elif start_after is not None:
         changes.append(f"StartTime=now+{max(MIN_START_DELAY_S, round(start_after.total_seconds()))}")
     if exclude is not None:
         changes.append(f"ExcNodeList={exclude}")

@@ -24,6 +24,8 @@ from slurmtrain.slurm.fields import (
 )
 
 _CANCELLED_BY = re.compile(r"CANCELLED by ([0-9]{1,10})", re.ASCII)
+_AS_OF = re.compile(r"Configuration data as of ([0-9]{9,11})\b", re.ASCII)
+_EPILOG = re.compile(r"epilog(slurmctld)?(\[\d+\])?")  # from 24.11 on a list: Epilog[0]
 _VERSION = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})", re.ASCII)
 _UNSPLIT = re.compile(r"([1-9][0-9]{0,9})_\[([^\]]{1,4000})\]", re.ASCII)  # array tasks that never started
 _SUBMITTED = re.compile(r"([1-9][0-9]{0,9})(?:;\S*)?", re.ASCII)
@@ -258,7 +260,15 @@ def parse_config(text: str) -> Capabilities:
         requeue_exit=settings.get("requeueexit", ""),
         requeue_exit_hold=settings.get("requeueexithold", ""),
         max_array_size=parse_int(settings.get("maxarraysize", "")),
+        clock=_clock(text),
+        epilog=any(value for name, value in settings.items() if _EPILOG.fullmatch(name) and value != "(null)"),
     )
+
+
+def _clock(text: str) -> datetime | None:
+    """From the first line, ``Configuration data as of 1795973164``: the time of the answer (``fill_ctld_conf``)."""
+    match = _AS_OF.match(text.lstrip())
+    return datetime.fromtimestamp(int(match[1]), tz=timezone.utc) if match else None
 
 
 def _config_lines(lines: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -149,16 +149,23 @@ class PySlurmClient:
             self._act("requeue", f"requeue job {job_id}", job_id, by_command, fine=(Failure.ALREADY_PENDING,))
 
     def update_pending(
-        self, job_id: JobId, *, start_after: timedelta | None = None, exclude: str | None = None
+        self,
+        job_id: JobId,
+        *,
+        start_after: timedelta | None = None,
+        start_at: datetime | None = None,
+        exclude: str | None = None,
     ) -> None:
         def by_command() -> None:
-            self._commands.update_pending(job_id, start_after=start_after, exclude=exclude)
+            self._commands.update_pending(job_id, start_after=start_after, start_at=start_at, exclude=exclude)
 
-        if start_after is None and not exclude:  # pyslurm leaves out an empty list
+        if start_after is None and start_at is None and not exclude:  # pyslurm leaves out an empty list
             by_command()
             return
         begin = None
-        if start_after is not None:
+        if start_at is not None:
+            begin = int(start_at.timestamp())
+        elif start_after is not None:
             begin = round(self._now().timestamp() + max(MIN_START_DELAY_S, start_after.total_seconds()))
         excluded = expand_nodes(exclude) if exclude else None
         if exclude == "":

@@ -246,7 +246,12 @@ class MemorySlurm:
 
     @_slurm_call
     def update_pending(
-        self, job_id: JobId, *, start_after: timedelta | None = None, exclude: str | None = None
+        self,
+        job_id: JobId,
+        *,
+        start_after: timedelta | None = None,
+        start_at: datetime | None = None,
+        exclude: str | None = None,
     ) -> None:
         for job in self.controller.get(job_id):
             if job.base.value != "PENDING":
@@ -254,7 +259,9 @@ class MemorySlurm:
                 raise SlurmRefusedError(f"cannot change pending job {job_id}: {what} for job {job_id}")
             if exclude is not None:
                 job.excluded = frozenset(expand_nodes(exclude))
-            if start_after is not None:
+            if start_at is not None:
+                job.begin_time = max(start_at, self.clock())
+            elif start_after is not None:
                 job.begin_time = self.clock() + max(start_after, timedelta(seconds=MIN_START_DELAY_S))
 
     @_slurm_call

@@ -13,11 +13,12 @@ from pathlib import Path
 from slurmtrain.core.decision import RunState
 from slurmtrain.core.events import Event
 from slurmtrain.core.jobid import JobId, parse_job_id
+from slurmtrain.core.jobstate import StateFlag
 from slurmtrain.core.run import Run, fold
 from slurmtrain.errors import SlurmtrainError
 from slurmtrain.ops.observe import Observation, observe
 from slurmtrain.ops.recover import Care, look_after
-from slurmtrain.slurm.client import SlurmClient
+from slurmtrain.slurm.client import JobRecord, SlurmClient
 from slurmtrain.store.inbox import empty, inbox_of
 from slurmtrain.store.journal import JournalWriter, read_journal
 from slurmtrain.store.rundir import RunDir, runs_of
@@ -26,6 +27,8 @@ from slurmtrain.watch.wake import InboxBell
 
 _MAX_BACK_OFF_S = 600.0
 _JITTER = 0.1
+_COMING_BACK_S = 2.0  # between looks while a requeued job is on its way back
+_COMING_BACK_FOR_S = 30.0  # and for how long: a node that does not clean up keeps a job COMPLETING for minutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,7 @@ class Watcher:
         self._ended: set[str] = set()
         self._failures = 0
         self._stopping = False
+        self._coming_back: dict[tuple[str, int], float] = {}
         self._bell = InboxBell(inbox_of(self.store))
 
     def stop(self) -> None:
@@ -103,6 +107,7 @@ class Watcher:
             if state.ended and job_id not in observation.jobs:
                 self._ended.add(run.run_id)  # it was queued again, and Slurm has forgotten it since
                 continue
+            self._note_coming_back(run, state, observation.jobs.get(job_id))
             try:
                 for event in self._look_after(run, state, job_id, observation):
                     events.append((run.run_id, event))
@@ -122,6 +127,16 @@ class Watcher:
         plan = run.read_plan()
         care = Care(run, plan, state, job_id, observation, self.slurm, journal, self.observe_only)
         return look_after(care)
+
+    def _note_coming_back(self, run: RunDir, state: Run, record: JobRecord | None) -> None:
+        """A requeued job between its two executions, since when: seconds count there, for nobody else may act."""
+        started = state.last_attempt.started if state.last_attempt else None
+        if record is None or started is None or started.job_id != str(record.job_id):
+            return
+        if record.restart_count > started.restart_count and (
+            record.reason == "BeginTime" or StateFlag.COMPLETING in record.state.flags
+        ):
+            self._coming_back.setdefault((run.run_id, record.restart_count), time.monotonic())
 
     def _runs(self) -> Iterator[tuple[RunDir, Run, JobId | None]]:
         for run in runs_of(self.store):
@@ -145,7 +160,12 @@ class Watcher:
         """The interval with jitter; longer and longer while Slurm does not answer."""
         seconds = min(self.interval_s * 2.0 ** min(self._failures, 10), max(_MAX_BACK_OFF_S, self.interval_s))
         jitter: float = random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311 - spreads load, protects nothing
-        return seconds * jitter
+        now = time.monotonic()
+        self._coming_back = {
+            k: since for k, since in self._coming_back.items() if now - since < _COMING_BACK_FOR_S * 10
+        }
+        waiting = any(now - since < _COMING_BACK_FOR_S for since in self._coming_back.values())
+        return min(seconds, _COMING_BACK_S) * jitter if waiting and not self._failures else seconds * jitter
 
 
 def _job_id(run: RunDir, state: Run) -> JobId | None:

@@ -77,7 +77,7 @@ def test_fail_requeue_to_another_node_within_seconds_complete(cluster: Cluster, 
 
 @pytest.mark.default_timers
 def test_with_slurms_own_timers_a_requeue_takes_seconds_all_the_same(cluster: Cluster, store: Path) -> None:
-    """Slurm lets a requeued job wait 121 s; this one is back before half a minute is over."""
+    """Slurm lets a requeued job wait 121 s, and would look for it only every 30 s; nobody watches here."""
     faults = ["--fail", "signal:SEGV", "--fail-launches", "1", "--fail-at", "10"]
     command = trainer(store, "--steps", "30", *faults)
     run = submit(cluster, store, command, nodes=2, retry={"in_place": 0, "delay_s": 0})

@@ -86,6 +86,7 @@ def test_requeue_and_update() -> None:
     client.requeue(JobId(5, 1), only_running=False)
     client.update_pending(JobId(5), start_after=timedelta(seconds=8.4), exclude="n[1-2]")
     client.update_pending(JobId(5), start_after=timedelta(0))
+    client.update_pending(JobId(5), start_at=datetime(2026, 11, 29, 21, 5, 7, tzinfo=timezone(timedelta(hours=1))))
     client.update_pending(JobId(5), exclude="")
     client.update_pending(JobId(5))
     assert [argv for argv, _ in host.ran] == [
@@ -93,9 +94,11 @@ def test_requeue_and_update() -> None:
         ("scontrol", "requeue", "5_1"),
         ("scontrol", "update", "JobId=5", "StartTime=now+8", "ExcNodeList=n[1-2]"),
         ("scontrol", "update", "JobId=5", "StartTime=now+2"),
+        ("scontrol", "update", "JobId=5", "StartTime=2026-11-29T20:05:07"),
         ("scontrol", "update", "JobId=5", "ExcNodeList="),
     ]
     assert all("SLURM_JOB_ID" not in env and env["SLURM_CONF"] for _, env in host.ran)
+    assert all(env["TZ"] == "UTC" for _, env in host.ran), "or the moment would be another one"
 
 
 def test_history_is_bounded_by_argument_length_and_asks_in_utc() -> None:

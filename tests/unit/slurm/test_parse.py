@@ -210,6 +210,23 @@ class TestConfig:
         lines = f"SLURM_VERSION = {version}\nSchedulerParameters = {scheduler}\nAuthInfo = {auth}\n"
         assert parse.parse_config(lines).requeue_delay == timedelta(seconds=delay_s)
 
+    def test_the_clock_of_slurmctld(self) -> None:
+        assert parse.parse_config(text("config.txt")).clock == datetime.fromtimestamp(1795973164, tz=timezone.utc)
+
+    @pytest.mark.parametrize(
+        ("line", "epilog"),
+        [
+            ("Epilog = (null)", False),
+            ("Epilog = /etc/slurm/epilog.sh", True),
+            ("Epilog[0] = /etc/slurm/epilog.sh", True),
+            ("EpilogSlurmctld = /x", True),
+            ("TaskEpilog = /x", False),
+            ("EpilogMsgTime = 2000 usec", False),
+        ],
+    )
+    def test_whether_an_epilog_runs(self, line: str, epilog: bool) -> None:
+        assert parse.parse_config(f"SLURM_VERSION = 24.11.5\n{line}\n").epilog is epilog
+
     def test_no_accounting(self) -> None:
         assert not parse.parse_config("SLURM_VERSION = 26.05.0\nAccountingStorageType = (null)").accounting
 

@@ -5,6 +5,7 @@ What the job's script would have written is written by the test; asserted is Slu
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from datetime import timedelta
 from pathlib import Path
@@ -13,10 +14,13 @@ import pytest
 
 from slurmtrain.core import events as ev
 from slurmtrain.core.decision import Action, Decision, RunState, decision_to_dict
-from slurmtrain.core.jobid import JobId
+from slurmtrain.core.jobid import JobId, parse_job_id
 from slurmtrain.core.run import fold
 from slurmtrain.core.spec import Spec, spec_to_dict
+from slurmtrain.errors import SlurmRefusedError
 from slurmtrain.ops.claim import claim_attempt
+from slurmtrain.ops.observe import Observation
+from slurmtrain.ops.recover import Care, look_after
 from slurmtrain.plugins.rulepacks import load_rules
 from slurmtrain.store.journal import JournalWriter, read_journal
 from slurmtrain.store.publish import publish_once, to_json
@@ -258,6 +262,40 @@ def test_a_job_that_slurm_requeued_itself_starts_now(world: World) -> None:
     world.slurm.advance(5)
     assert world.state() == "RUNNING"
     assert world.decisions == ["-"], "the gate of the new attempt decides about the old one"
+
+
+@pytest.mark.parametrize(("left_s", "moved"), [(-10, 1), (2, 0), (60, 1), (3000, 0)])
+def test_a_start_time_that_slurm_passed_over_is_mended(world: World, left_s: int, moved: int) -> None:
+    """slurmctld does not look when a start time comes: until it does the job shows BeginTime."""
+    world.start()
+    world.slurm.requeue(world.job, only_running=True)
+    world.slurm.advance(10)
+    seen = world.slurm.observe([world.job])
+    begin = seen.taken_at + timedelta(seconds=left_s)
+    record = dataclasses.replace(seen.jobs[world.job], reason="BeginTime", begin_time=begin)
+    state = fold(read_journal(world.run.journal))
+    look = Observation(seen.taken_at, {world.job: record})
+    look_after(Care(world.run, world.run.read_plan(), state, world.job, look, world.slurm, world.journal))
+    assert [call.name for call in world.slurm.calls].count("update_pending") == moved
+
+
+def test_a_job_that_may_not_be_requeued_becomes_a_new_one_without_the_bad_node(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused between the look and the act: the nodes that were decided about are avoided all the same."""
+    world.start()
+    bad = Decision(Action.REQUEUE, RunState.PENDING, "gpu_lost", "why", "infrastructure", exclude=("n1",))
+    world.run.read_attempts()[-1].publish_decision(decision_to_dict(bad))
+    world.slurm.finish(world.job, 1)
+    world.slurm.advance(3)
+
+    def refuse(_job_id: JobId, *, only_running: bool) -> None:
+        raise SlurmRefusedError(f"Requested operation is presently disabled {only_running}")
+
+    monkeypatch.setattr(world.slurm, "requeue", refuse)
+    world.look()
+    again = parse_job_id(world.run.read_submissions()[1])
+    assert world.slurm.excluded_nodes(again) == "n1"
 
 
 def test_a_finished_run_that_slurm_queued_again_is_cancelled(world: World) -> None:
