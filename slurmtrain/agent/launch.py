@@ -32,6 +32,7 @@ class LaunchProcess:
     log_file: Path
     log_offset: int
     started_at: float
+    folder: Path | None = None  # the launch's own, where ranks may leave error files
 
     def poll(self) -> int | None:
         """Exit code (128+n for a signal) once srun is gone."""
@@ -70,7 +71,7 @@ def start_launch(
         )
     except OSError as exc:
         raise SlurmtrainError(f"cannot start {job.run.launch_script}: {exc.strerror or exc}") from exc
-    return LaunchProcess(number, process, job.log_file, offset, time.time())
+    return LaunchProcess(number, process, job.log_file, offset, time.time(), attempt.launch(number))
 
 
 def launch_environment(

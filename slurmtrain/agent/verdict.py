@@ -128,7 +128,8 @@ def decide_between_launches(record: Record, spec: Spec, stop: StopReason) -> Dec
 def _log_of(launch: LaunchProcess) -> LogRange:
     """What the launch wrote; a log that somebody emptied meanwhile begins anew."""
     end = launch.log_end()
-    return LogRange(launch.log_file, launch.log_offset if launch.log_offset <= end else 0, end)
+    start = launch.log_offset if launch.log_offset <= end else 0
+    return LogRange(launch.log_file, start, end, launch.folder)
 
 
 def _diagnose(job: JobContext, end: LaunchEnd, log: LogRange) -> Diagnosis:

@@ -55,9 +55,10 @@ class Collector:
         self._note(line)
         known = False
         matches = self._lines.find(line.body)
-        for entry, found in matches:
+        for entry, found, part in matches:
             if known and competes(entry.rule):
                 continue
+            line.part = part
             known |= self._hit(entry, found, line, buffer, start, stop, number) and competes(entry.rule)
         if self._watching:
             if not matches:  # its literal meant nothing: it may be progress like any other line
@@ -139,6 +140,8 @@ class Collector:
         before = read_context(buffer[max(0, start - CONTEXT) : start], line.stream, before=True)
         after = read_context(buffer[stop : stop + AHEAD], line.stream, before=False)
         near, then = entry.near(before), entry.followed(after)
+        if line.part != line.body:  # the stack is in the same JSON message
+            before += line.body
         if near is None or then is None:
             return None
         weight, handled = judge_exception(weight, before, after) if rule.exceptions is not None else (weight, False)
@@ -292,13 +295,13 @@ def _finding(
         kind=rule.kind,
         weight=weight,
         line=number,
-        text=clean(line.body),
+        text=clean(line.part or line.body),
         rank=rank,
         node=values.get("node") or line.node,
         time=line.time if when is None else when,
         last_line=number,
         shown_line=number,
-        shown_text=clean(line.body),
+        shown_text=clean(line.part or line.body),
         values=values,
         source=rule,
     )

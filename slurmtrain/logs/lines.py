@@ -56,7 +56,7 @@ class Line:
     """A line without its prefixes.
 
     `label` is srun's task number or, for a component's task, `HET_STRIDE` and more; `local_rank` torchrun's, `rank` a
-    global rank; `mentioned_rank` is one that only the text names.
+    global rank; `mentioned_rank` is one that only the text names. `part` is the line of a JSON message that matched.
     """
 
     body: str
@@ -66,6 +66,7 @@ class Line:
     mentioned_rank: int | None = None
     node: str | None = None
     time: float | None = None
+    part: str = ""
 
     @property
     def stream(self) -> tuple[int | None, int | None, int | None]:

@@ -12,7 +12,8 @@ CACHE = 2_048
 PROOF = 90
 MILD = 18
 
-Match = tuple[CompiledRule, re.Match[str]]
+# The rule, its match, and the text it was found in: the line's, or one line of the message of a JSON line.
+Match = tuple[CompiledRule, re.Match[str], str]
 
 _SOURCE = re.compile(
     r"\s*(?:❱ ?)?\d* ?│|\s*File \"[^\"]{1,400}\", line \d|\+{1,3} |"
@@ -53,8 +54,8 @@ class LineMatcher:
                     continue
                 found = entry.search(part)
                 if found is not None and not entry.excluded(part):
-                    matches.append((entry, found))
-        if any(entry.rule.kind == "ignore" for entry, _ in matches):
+                    matches.append((entry, found, part))
+        if any(entry.rule.kind == "ignore" for entry, _, _ in matches):
             return [pair for pair in matches if pair[0].rule.own or pair[0].rule.kind not in ("cause", "victim")]
         return sorted(matches, key=_precedence)
 

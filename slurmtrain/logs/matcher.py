@@ -17,7 +17,7 @@ _BEFORE_EXCEPTION = r"(?:^|(?<=[\s\]>:)│|]))(?P<exception>(?:[A-Za-z_]\w*\.){0
 _AFTER_EXCEPTION = r")(?:\([^()]{0,80}\))?(?::(?!:) ?(?P<message>.*)|\s*$)"
 
 
-def _trie(words: Iterable[str]) -> str:
+def trie_of(words: Iterable[str]) -> str:
     """A pattern that finds any of the words, sharing their beginnings."""
     root: dict[str, Any] = {}
     for word in words:
@@ -121,12 +121,12 @@ class Matcher:
         self.entries = list(_entries(rules))
         self.unfiltered = [entry for entry in self.entries if not entry.literals]
         table = [(literal, entry) for entry in self.entries for literal in entry.literals]
-        self.words = _prefix_free({literal[:FILTER_LENGTH] for literal, _ in table})
+        self.words = prefix_free({literal[:FILTER_LENGTH] for literal, _ in table})
         self._known: dict[str, list[tuple[str, CompiledRule]]] = {word: [] for word in self.words}
         for literal, entry in table:
             word = next(literal[:size] for size in range(1, len(literal) + 1) if literal[:size] in self._known)
             self._known[word].append((literal, entry))
-        trie = _trie(self.words)
+        trie = trie_of(self.words)
         usable = bool(self.words) and not self.unfiltered
         self.filter = re.compile(trie.encode()) if usable else re.compile(rb"[^\r\n]")
         self._overlapping = re.compile(f"(?=({trie}))") if self.words else None
@@ -142,7 +142,7 @@ class Matcher:
         return [found[order] for order in sorted(found)]
 
 
-def _prefix_free(words: Iterable[str]) -> list[str]:
+def prefix_free(words: Iterable[str]) -> list[str]:
     """Without the words that begin with another one: that one finds them."""
     kept: list[str] = []
     for word in sorted(words):

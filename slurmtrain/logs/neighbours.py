@@ -44,7 +44,7 @@ def judge_exception(weight: int, before: str, after: str) -> tuple[int, bool]:
     if handled:
         weight -= 12
     if at < 0:
-        return weight - (0 if 'File "' in before else 8), handled
+        return weight - (0 if 'File "' in before or 'File \\"' in before else 8), handled
     lead = before[:at].rstrip("\n ").rsplit("\n", 1)[-1]
     if _CAUGHT.search(lead[-300:]):
         weight = min(weight, MILD) if weight < PROOF else weight - 30

@@ -16,6 +16,7 @@ from slurmtrain.core.rules import RuleSet
 from slurmtrain.logs.collect import Collector
 from slurmtrain.logs.lines import strip_ansi
 from slurmtrain.logs.matcher import Matcher, matcher_of
+from slurmtrain.logs.quickscan import QuickFinder
 
 CHUNK = 1 << 20
 CONTEXT = 6144
@@ -122,7 +123,16 @@ class Scanner:
         return stop
 
 
+_QUICK: list[tuple[Matcher, QuickFinder]] = []  # the last one: a folder of a thousand logs builds it once
+
+
 def _finder_of(matcher: Matcher) -> Finder:
+    if _QUICK and _QUICK[0][0] is matcher:
+        return _QUICK[0][1]
+    if matcher.words and not matcher.unfiltered and not any("\n" in word or "\r" in word for word in matcher.words):
+        _QUICK[:] = [(matcher, QuickFinder(matcher))]
+        return _QUICK[0][1]
+
     def find(data: bytes) -> Iterator[int]:
         return (found.start() for found in matcher.filter.finditer(data.lower()))
 
@@ -174,3 +184,10 @@ def scan_file(path: Path | str, rules: RuleSet, *, offset: int = 0, end: int | N
             left -= len(chunk)
         part = stream if end is None else _Range(stream, max(0, end - offset))
         return scan_log(part, rules, name=str(path), start_line=line)
+
+
+def scan_part(path: Path | str, rules: RuleSet, *, start: int, end: int) -> Findings:
+    """Scan these bytes of a file without reading what comes before; lines are numbered from 1. OSError as `open`."""
+    with open(path, "rb") as stream:
+        stream.seek(start)
+        return scan_log(_Range(stream, max(0, end - start)), rules, name=str(path))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurmtrain.core.decision import Decision
@@ -16,20 +16,27 @@ from slurmtrain.core.run import Run
 from slurmtrain.core.spec import Spec
 from slurmtrain.errors import StoreError
 from slurmtrain.logs.deadline import DeadlineError, deadline
-from slurmtrain.logs.scan import scan_file
+from slurmtrain.logs.error_files import scan_error_files
+from slurmtrain.logs.scan import scan_file, scan_part
 from slurmtrain.store.rundir import RunDir
 
-SCAN_TIME_S = 60.0
-TAIL_BYTES = 1 << 20
+SCAN_TIME_S = 10.0  # nodes wait for this while the agent decides: about 1 GB of a common log
+TAIL_TIME_S = 5.0
+TAIL_BYTES = 16 << 20
+PARTIAL = 0.8  # how much of the confidence is left where not everything was read
 
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """The part of a log that one launch wrote, in bytes; ``end`` None reads to the end."""
+    """The part of a log that one launch wrote, in bytes; ``end`` None reads to the end.
+
+    ``folder`` is where its ranks may have left error files.
+    """
 
     path: Path
     start: int = 0
     end: int | None = None
+    folder: Path | None = None
 
 
 def load_frozen_rules(run: RunDir) -> RuleSet:
@@ -43,33 +50,54 @@ def load_frozen_rules(run: RunDir) -> RuleSet:
 def diagnose_log(run: RunDir, facts: Facts, log: LogRange | None) -> Diagnosis:
     """What happened, from the facts and one launch's output. A log or rules that cannot be read leave the facts.
 
-    Bounded in time: where the whole output takes too long its end is read alone.
+    Bounded in time: where the whole output takes too long its end is read alone, and the diagnosis says so.
     """
     try:
         rules = load_frozen_rules(run)
     except StoreError:
         return diagnose(facts, [])
-    return diagnose(facts, [] if log is None else _scan(rules, log), rules)
+    if log is None:
+        return diagnose(facts, [], rules)
+    try:
+        with deadline(SCAN_TIME_S):
+            return diagnose(facts, [*_error_files(rules, log), *_scan_all(rules, log)], rules)
+    except DeadlineError:
+        return _from_the_end(rules, facts, log)
 
 
-def _scan(rules: RuleSet, log: LogRange) -> list[Findings]:
-    for part in (log, _tail_of(log)):
-        try:
-            with deadline(SCAN_TIME_S):
-                return [scan_file(part.path, rules, offset=part.start, end=part.end)]
-        except DeadlineError:
-            continue
-        except OSError:
-            return []
-    return []
+def _scan_all(rules: RuleSet, log: LogRange) -> list[Findings]:
+    try:
+        return [scan_file(log.path, rules, offset=log.start, end=log.end)]
+    except OSError:
+        return []
 
 
-def _tail_of(log: LogRange) -> LogRange:
+def _error_files(rules: RuleSet, log: LogRange) -> list[Findings]:
+    return scan_error_files(log.folder, rules) if log.folder is not None else []
+
+
+def _from_the_end(rules: RuleSet, facts: Facts, log: LogRange) -> Diagnosis:
     try:
         end = log.end if log.end is not None else log.path.stat().st_size
-    except OSError:
-        return log
-    return LogRange(log.path, max(log.start, end - TAIL_BYTES), end)
+        start = max(log.start, end - TAIL_BYTES)
+        with deadline(TAIL_TIME_S):
+            found = diagnose(facts, [scan_part(log.path, rules, start=start, end=end)], rules)
+    except (DeadlineError, OSError):
+        return _partial(diagnose(facts, [], rules), f"the log could not be read within {SCAN_TIME_S:g} s")
+    return _partial(
+        found, f"only the last {(end - start) / 2**20:.0f} MiB of the output were read in the time there was"
+    )
+
+
+def _partial(found: Diagnosis, note: str) -> Diagnosis:
+    """Less sure, and without the numbers of lines that were counted from somewhere in the middle."""
+    return replace(
+        found,
+        confidence=round(found.confidence * PARTIAL, 2),
+        line=None,
+        evidence=tuple(replace(line, line=0) for line in found.evidence),
+        notes=(*found.notes, note),
+    )
 
 
 def decide_ending(

@@ -120,7 +120,7 @@ def launch_log(run: RunDir, attempt: AttemptDir, state: Run, launch: Launch | No
     if launch is None or launch.started is None:
         return LogRange(path) if exists(path) else None
     end = launch.ended.log_end if launch.ended else _next_offset(state, attempt)
-    return LogRange(path, launch.started.log_offset, end or None)
+    return LogRange(path, launch.started.log_offset, end or None, attempt.launch(launch.number))
 
 
 def _next_offset(state: Run, attempt: AttemptDir) -> int | None:

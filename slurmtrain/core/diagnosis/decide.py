@@ -19,6 +19,7 @@ from slurmtrain.core.rules import Rule, RuleSet
 MAX_EVIDENCE_LINES = 6
 NO_LINE = 1 << 60
 NEARBY = 60
+ERROR_FILE = ".json"
 
 
 def diagnose(facts: Facts, findings: Sequence[Findings], rules: RuleSet | None = None) -> Diagnosis:
@@ -119,7 +120,16 @@ def _shown(finding: Finding | None, evidence: Evidence) -> Finding | None:
         and item.stream == finding.stream
         and finding.line <= item.line <= finding.line + NEARBY
     ]
-    return max(near, key=lambda item: (item.weight, -item.line), default=finding)
+    shown = max(near, key=lambda item: (item.weight, -item.line), default=finding)
+    return _in_the_log(shown, evidence) if shown.file.endswith(ERROR_FILE) else shown
+
+
+def _in_the_log(shown: Finding, evidence: Evidence) -> Finding:
+    """The line of the log that says what a rank's error file says, where there is one: a person reads the log."""
+    for item in evidence.causes:
+        if item.rank == shown.rank and item.rule == shown.rule and not item.file.endswith(ERROR_FILE):
+            return item
+    return shown
 
 
 def _evidence_lines(shown: Finding | None, evidence: Evidence) -> tuple[EvidenceLine, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class EvidenceLine:
-    """One line that shows the cause: 1-based number in its file, text bounded, without control characters."""
+    """One line that shows the cause: 1-based number in its file (0: not known), text bounded, no control characters."""
 
     line: int
     text: str

@@ -203,10 +203,9 @@ def choose(items: Sequence[Finding]) -> Finding | None:
 def _earliest(items: Sequence[Finding]) -> Finding:
     """By time where all lines of different files carry one, else by file and line."""
     files = {item.file for item in items}
-    if len(files) > 1 and all(item.time is not None for item in items):
-        return min(items, key=lambda item: (item.time or 0.0, item.line))
     if len(files) > 1:
         timed = [item for item in items if item.time is not None]
+        timed = [item for item in timed if item.file.endswith(".json")] or timed  # their clock is exact, and UTC
         if timed:
             return min(timed, key=lambda item: (item.time or 0.0, item.line))
     return min(items, key=lambda item: (item.line, -item.weight))
