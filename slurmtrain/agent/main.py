@@ -1,4 +1,5 @@
-"""Entry point of ``agent.pyz``: ``attempt RUN_DIR`` in the batch script, ``companion RUN_DIR N`` in the step beside."""
+"""Entry point of ``agent.pyz``: ``attempt RUN_DIR`` in the batch script, ``companion RUN_DIR N`` in the step beside,
+``rescue RUN_DIR`` in the job that Slurm starts when the run's own has failed."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from pathlib import Path
 from slurmtrain.agent.job import read_job_context
 from slurmtrain.agent.say import say
 from slurmtrain.errors import SlurmtrainError
+from slurmtrain.store.rundir import RunDir
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -22,7 +24,9 @@ def main(argv: list[str] | None = None) -> int:
         from slurmtrain.agent.companion import run_companion  # a companion on each node loads nothing else
 
         return run_companion(Path(arguments[1]), int(arguments[2]), os.environ)
-    say("usage: agent.pyz attempt RUN_DIR | companion RUN_DIR ATTEMPT")
+    if len(arguments) == 2 and arguments[0] == "rescue":
+        return _rescue(Path(arguments[1]))
+    say("usage: agent.pyz attempt RUN_DIR | companion RUN_DIR ATTEMPT | rescue RUN_DIR")
     return 2
 
 
@@ -47,6 +51,18 @@ def _attempt(run_dir: Path) -> int:
         return 70
     _shake(handshake, f"exit {code}")
     return code
+
+
+def _rescue(run_dir: Path) -> int:
+    from slurmtrain.agent.rescue import run_rescue
+    from slurmtrain.hosts.local import LocalHost
+    from slurmtrain.slurm.cli_client import CliSlurmClient
+
+    try:
+        return run_rescue(RunDir(run_dir), CliSlurmClient(LocalHost()))
+    except SlurmtrainError as exc:
+        say(f"{exc}; `slurmtrain watch` decides what follows")
+        return 1
 
 
 def _shake(path: str, word: str) -> None:

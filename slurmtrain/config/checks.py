@@ -15,6 +15,20 @@ from slurmtrain.core.spec import Spec, parse_time_limit, warning_lead_s
 
 PYTHON = re.compile(r"python[0-9.]*", re.ASCII)
 _EARLY_S = 60  # Slurm looks every 30 s and sends when less than 30 s are missing (job_mgr.c, send_job_warn_signal)
+_OURS_IN_RESCUE = frozenset(
+    {
+        "array",
+        "dependency",
+        "error",
+        "job-name",
+        "kill-on-invalid-dep",
+        "nodes",
+        "ntasks",
+        "open-mode",
+        "output",
+        "wrap",
+    }
+)
 Places = Mapping[str, Place]
 
 
@@ -25,6 +39,7 @@ def check_spec(spec: Spec, places: Places, problems: Problems, environ: Mapping[
     _check_options(spec, places, problems)
     _check_stop(spec, places, problems)
     _check_array(spec, places, problems)
+    _check_rescue(spec, places, problems)
     if problems:
         return []
     return [*_time_notes(spec), *_command_notes(spec, environ), *_name_notes(spec)]
@@ -110,6 +125,17 @@ def _check_array(spec: Spec, places: Places, problems: Problems) -> None:
             "checkpoint.dir",
             f"all tasks of the array would write to {shown(folder)}: write %a for the task's number, like {folder}/%a",
         )
+
+
+def _check_rescue(spec: Spec, places: Places, problems: Problems) -> None:
+    if spec.rescue and spec.array is not None:
+        problems.add(places.get("rescue"), "rescue", "not for arrays: let one `slurmtrain watch` look after all tasks")
+    if spec.rescue_options and not spec.rescue:
+        problems.add(places.get("rescue_options"), "rescue_options", "only with rescue: true")
+    for option in spec.rescue_options:
+        name = option.partition("=")[0].removeprefix("--")
+        if name in _OURS_IN_RESCUE:
+            problems.add(places.get("rescue_options"), "rescue_options", f"--{name} is slurmtrain's own; leave it out")
 
 
 def _time_notes(spec: Spec) -> list[str]:

@@ -62,6 +62,8 @@ SCHEMA: Group = {
     },
     "companion": p.boolean,
     "array": p.array_tasks,
+    "rescue": p.boolean,
+    "rescue_options": p.long_options("sbatch"),
     "srun_options": p.long_options("srun"),
     "torchrun_options": p.arguments("a list of torchrun options"),
 }

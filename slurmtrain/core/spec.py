@@ -93,6 +93,8 @@ class Spec:
     retry: Retry = field(default_factory=Retry)
     companion: bool = True  # one small helper process per node
     array: str | None = None  # as sbatch -a: "0-7%4"; each task is a run of its own
+    rescue: bool = False  # a job that Slurm starts when the run's job fails, for a run that nobody watches
+    rescue_options: tuple[str, ...] = ()  # sbatch's long options for it, "--partition=cpu"
     srun_options: tuple[str, ...] = ()  # further options of the launch's srun
     torchrun_options: tuple[str, ...] = ()
 

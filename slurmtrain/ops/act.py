@@ -11,6 +11,7 @@ from slurmtrain.core.jobid import JobId
 from slurmtrain.core.jobstate import BaseState, is_terminal
 from slurmtrain.errors import SlurmRefusedError, SlurmtrainError
 from slurmtrain.ops.exclude import join_excluded
+from slurmtrain.ops.rescue import arm_rescue
 from slurmtrain.ops.resubmit import resubmit
 from slurmtrain.slurm.client import JobRecord, SlurmClient
 from slurmtrain.store.journal import JournalWriter
@@ -61,14 +62,18 @@ def _requeue(
 ) -> tuple[bool, str]:
     try:
         slurm.requeue(record.job_id, only_running=False)
-    except SlurmRefusedError:
-        return _new_job(run, attempt, ",".join(decision.exclude) or None, slurm, journal)
+    except SlurmRefusedError as exc:
+        return _new_job(run, attempt, decision, f"Slurm does not requeue job {record.job_id} ({exc})", slurm, journal)
     exclude = join_excluded(slurm, record, decision.exclude)
+    said = f"requeued job {record.job_id}"
     try:
         start_soon(slurm, record.job_id, now, record.end_time, timedelta(seconds=decision.delay_s), exclude)
     except SlurmtrainError as exc:
-        return True, f"requeued job {record.job_id}; Slurm's own delay applies ({exc})"
-    return True, f"requeued job {record.job_id}" + (f" without {exclude}" if exclude else "")
+        said += f"; Slurm's own delay applies ({exc})"
+    else:
+        said += f" without {exclude}" if exclude else ""
+    problem = arm_rescue(run, run.read_plan().spec, record.job_id, slurm)
+    return True, f"{said}; {problem}" if problem else said
 
 
 def start_soon(
@@ -109,12 +114,18 @@ def _resubmit_unless_alive(
         return False, f"job {record.job_id} was cancelled: nothing is done"
     if record is not None and not is_terminal(record.state, requeue=False):
         return False, f"job {record.job_id} is {record.state}: not ended yet"
-    return _new_job(run, attempt, ",".join(decision.exclude) or None, slurm, journal)
+    if record is None:
+        why = f"Slurm no longer has job {owner.get('job_id', '')}"
+    else:
+        why = f"job {record.job_id} was submitted without --requeue"
+    return _new_job(run, attempt, decision, why, slurm, journal)
 
 
 def _new_job(
-    run: RunDir, attempt: AttemptDir, exclude: str | None, slurm: SlurmClient, journal: JournalWriter
+    run: RunDir, attempt: AttemptDir, decision: Decision, why: str, slurm: SlurmClient, journal: JournalWriter
 ) -> tuple[bool, str]:
-    owner = attempt.read_owner() or {}
-    job_id = resubmit(run, slurm, journal, "watcher", exclude, instead_of=str(owner.get("job_id", "")))
-    return True, f"submitted job {job_id}, because Slurm no longer has the job of attempt {attempt.number}"
+    old = str((attempt.read_owner() or {}).get("job_id", ""))
+    exclude = ",".join(decision.exclude) or None
+    job_id = resubmit(run, slurm, journal, "watcher", exclude, instead_of=old)
+    without = f" without {exclude}" if exclude else ""
+    return True, f"submitted job {job_id}{without}, because {why}"

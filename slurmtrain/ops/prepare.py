@@ -26,6 +26,7 @@ from slurmtrain.core.spec import Spec, spec_to_dict
 from slurmtrain.errors import SpecError, StoreError
 from slurmtrain.plugins.rulepacks import load_rules
 from slurmtrain.render.agent_zip import build_agent_zip
+from slurmtrain.render.rescue import build_rescue_script
 from slurmtrain.render.scripts import Scripts, render_scripts
 from slurmtrain.resources import bundled
 from slurmtrain.store.publish import to_json
@@ -130,7 +131,9 @@ def build_own_files(prepared: Prepared) -> dict[str, tuple[bytes, int]]:
         plan["array"] = prepared.array.to_dict()
     if prepared.group is not None:
         plan["group"] = prepared.group
+    rescue = build_rescue_script(resolved.spec, run.path, prepared.python) if resolved.spec.rescue else None
     return {
+        **({run.rescue_script.name: (rescue.encode(), 0o700)} if rescue is not None else {}),
         run.spec.name: (dump_spec(resolved.spec, resolved.sources, run.run_id).encode(), 0o600),
         run.plan.name: (to_json(plan), 0o600),
         run.batch_script.name: (prepared.scripts.batch.encode(), 0o700),

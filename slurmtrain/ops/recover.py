@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from slurmtrain.core.decision import Action, Decision, RunState, decision_from_dict
 from slurmtrain.core.events import Acted, AttemptEnded, AttemptStarted, Event, JobSeen
-from slurmtrain.core.jobid import JobId
+from slurmtrain.core.jobid import JobId, parse_job_id
 from slurmtrain.core.jobstate import BaseState, is_terminal, is_waiting
 from slurmtrain.core.run import Run, find_attempt
 from slurmtrain.errors import SlurmtrainError
@@ -51,6 +51,16 @@ class Care:
     def last_attempt_number(self) -> int:
         """-1 before the first."""
         return self.state.attempts[-1].number if self.state.attempts else -1
+
+
+def find_job(run: RunDir, state: Run) -> JobId | None:
+    """The run's newest job: of the newest submission, or of an attempt whose submission's record is missing."""
+    submissions = run.read_submissions()
+    text = submissions[max(submissions)] if submissions else state.job_id
+    try:
+        return parse_job_id(text)
+    except ValueError:
+        return None
 
 
 def look_after(care: Care) -> list[Event]:

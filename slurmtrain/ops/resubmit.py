@@ -8,6 +8,7 @@ from slurmtrain.core.events import Submitted
 from slurmtrain.core.jobid import JobId, parse_job_id
 from slurmtrain.core.nodeset import join_nodes
 from slurmtrain.errors import StoreError
+from slurmtrain.ops.rescue import arm_rescue
 from slurmtrain.slurm.client import SlurmClient
 from slurmtrain.store.journal import JournalWriter
 from slurmtrain.store.publish import publish_once, read_json, to_json
@@ -48,6 +49,7 @@ def resubmit(
     journal.append(
         Submitted(at=time.time(), who=who, attempt=attempt, submission=number, job_id=str(job_id)), sync=True
     )
+    arm_rescue(run, plan.spec, job_id, slurm)
     return job_id
 
 

@@ -23,6 +23,7 @@ from slurmtrain.errors import (
     StoreError,
 )
 from slurmtrain.ops.prepare import Prepared, build_files, submitter
+from slurmtrain.ops.rescue import arm_rescue
 from slurmtrain.slurm.client import SlurmClient
 from slurmtrain.store.filesystem import is_local
 from slurmtrain.store.journal import JournalWriter
@@ -90,7 +91,9 @@ def submit_run(
     task = prepared.array.task if prepared.array is not None else None
     handover = Handover(run.batch_script, [(run, task)], [run.path], f"run {run.run_id}")
     submitted, notes = hand_over(handover, slurm, name=name, tell=tell, sleep=sleep)
-    return Accepted(run, handover.job_of(submitted, task), (*notes, *_store_note(store)))
+    job_id = handover.job_of(submitted, task)
+    problem = arm_rescue(run, prepared.resolved.spec, job_id, slurm)
+    return Accepted(run, job_id, (*notes, *([problem] if problem else []), *_store_note(store)))
 
 
 def hand_over(

@@ -48,6 +48,11 @@ class RunDir:
         return self.path / "launch.sh"
 
     @property
+    def rescue_script(self) -> Path:
+        """With ``rescue: true``: the script of the job that looks after the run when its job has failed."""
+        return self.path / "rescue.sbatch"
+
+    @property
     def agent(self) -> Path:
         return self.path / "agent.pyz"
 

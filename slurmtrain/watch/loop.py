@@ -12,12 +12,12 @@ from pathlib import Path
 
 from slurmtrain.core.decision import RunState
 from slurmtrain.core.events import Event
-from slurmtrain.core.jobid import JobId, parse_job_id
+from slurmtrain.core.jobid import JobId
 from slurmtrain.core.jobstate import StateFlag
 from slurmtrain.core.run import Run, fold
 from slurmtrain.errors import SlurmtrainError
 from slurmtrain.ops.observe import Observation, observe
-from slurmtrain.ops.recover import Care, look_after
+from slurmtrain.ops.recover import Care, find_job, look_after
 from slurmtrain.slurm.client import JobRecord, SlurmClient
 from slurmtrain.store.inbox import empty, inbox_of
 from slurmtrain.store.journal import JournalWriter, read_journal
@@ -144,7 +144,7 @@ class Watcher:
                 continue
             try:
                 state = fold(read_journal(run.journal))
-                job_id = _job_id(run, state)
+                job_id = find_job(run, state)
             except Exception as exc:  # noqa: BLE001 - see above
                 self.tell(
                     run.run_id, str(exc) if isinstance(exc, SlurmtrainError) else f"cannot be read: {exc!r}"[:400]
@@ -166,16 +166,6 @@ class Watcher:
         }
         waiting = any(now - since < _COMING_BACK_FOR_S for since in self._coming_back.values())
         return min(seconds, _COMING_BACK_S) * jitter if waiting and not self._failures else seconds * jitter
-
-
-def _job_id(run: RunDir, state: Run) -> JobId | None:
-    """The run's newest job: of the newest submission, or of an attempt whose submission's record is missing."""
-    submissions = run.read_submissions()
-    text = submissions[max(submissions)] if submissions else state.job_id
-    try:
-        return parse_job_id(text)
-    except ValueError:
-        return None
 
 
 def _still_queued(state: Run) -> bool:

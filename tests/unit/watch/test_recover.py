@@ -362,3 +362,25 @@ def test_two_watchers_take_turns(world: World) -> None:
     assert second.acquire() is not None
     first.give_back()
     assert second.acquire() is None
+
+
+def test_where_slurm_refuses_the_requeue_the_new_job_avoids_the_same_nodes(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.start()
+    decision = Decision(Action.REQUEUE, RunState.PENDING, "ecc", "why", "infrastructure", exclude=("n1",))
+    world.run.read_attempts()[-1].publish_decision(decision_to_dict(decision))
+    world.slurm.finish(world.job, 1)
+    world.slurm.advance(5)
+
+    def refuse(name: str, moment: str) -> None:
+        if (name, moment) == ("requeue", "before"):
+            raise SlurmRefusedError("cannot requeue: Requested operation is presently disabled")
+
+    world.slurm.on_call = refuse
+    acted = [event for _, event in world.look().events if isinstance(event, ev.Acted)]
+    new = JobId(int(world.run.read_submissions()[1]))
+    assert world.slurm.excluded_nodes(new) == "n1"
+    assert acted[0].accepted
+    assert "without n1" in acted[0].detail
+    assert "does not requeue" in acted[0].detail, "it says why there is a new job"
+    assert "no longer has" not in acted[0].detail
