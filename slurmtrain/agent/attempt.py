@@ -22,15 +22,16 @@ from slurmtrain.agent.leftovers import end_leftovers
 from slurmtrain.agent.nodes import NodeWatch
 from slurmtrain.agent.processes import find_launch_processes, signal_number, some_listen
 from slurmtrain.agent.record import Record
+from slurmtrain.agent.resume import choose_checkpoint, roll_back
 from slurmtrain.agent.say import say
 from slurmtrain.agent.stops import StopReason, StopWatch, is_ours, look_patiently
 from slurmtrain.agent.takeover import clear_the_way, number_of_next_launch
 from slurmtrain.agent.verdict import LaunchEnd, decide_between_launches, judge_launch, read_launch_end
 from slurmtrain.agent.wake import Wake
+from slurmtrain.checkpoints.find import choose, find_newest
 from slurmtrain.core.decision import Action, Decision, RunState
 from slurmtrain.errors import SlurmtrainError, StoreError
 from slurmtrain.slurm.client import SlurmClient
-from slurmtrain.store.checkpoints import find_newest, set_aside
 from slurmtrain.store.journal import JournalWriter
 from slurmtrain.store.publish import exists
 from slurmtrain.store.rundir import AttemptDir
@@ -86,7 +87,7 @@ class AttemptRunner:
     # -- one launch --------------------------------------------------------------------------------------------------
 
     def _run_launch(self, number: int) -> LaunchEnd:
-        newest = find_newest(self._job.run.path, self._spec.checkpoint)
+        newest = choose_checkpoint(self._job.run, self._spec.checkpoint)
         resume = f", resumes from {newest.path.name}" if newest else ""
         where = f"job {self._job.job_id} on {self._job.nodes}"
         say(f"=== attempt {self._attempt.number} launch {number} {where}{resume} ===")
@@ -182,10 +183,7 @@ class AttemptRunner:
 
     def _roll_back(self, decision: Decision, end: LaunchEnd) -> None:
         if decision.rollback and end.resumed_from is not None:
-            try:
-                say(f"set aside {set_aside(end.resumed_from).name}; the checkpoint before it is used")
-            except StoreError as exc:
-                say(str(exc))
+            roll_back(self._job.run, self._spec.checkpoint, end.resumed_from)
 
     def _pause(self, decision: Decision) -> Decision | None:
         """Wait before the next launch. A reason to stop that comes meanwhile makes the launch pointless."""
@@ -244,7 +242,7 @@ def _train_without_record(job: JobContext, slurm: SlurmClient, env: Mapping[str,
     say(f"{why}; the training runs, and nothing is decided here")
     signal.signal(signal.SIGTERM, lambda _number, _frame: None)  # ignored until now, which children would inherit
     signal.signal(signal.SIGUSR2, lambda _number, _frame: ask_through_slurm(job, slurm, env))
-    newest = find_newest(job.run.path, job.plan.spec.checkpoint)
+    newest = choose(job.run.path, job.plan.spec.checkpoint).newest
     known = {"SLURMTRAIN_LAUNCH_KEY": "none.0", "SLURMTRAIN_RESUME_FROM": str(newest.path) if newest else ""}
     try:
         return subprocess.call(["/bin/bash", str(job.run.launch_script)], env={**env, **known})

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from slurmtrain.agent.job import JobContext
 from slurmtrain.agent.processes import end_processes, find_launch_processes
+from slurmtrain.checkpoints.find import checkpoint_dir
 from slurmtrain.core.jobid import JobId
 from slurmtrain.errors import SlurmtrainError
 from slurmtrain.slurm.client import SlurmClient
-from slurmtrain.store.checkpoints import checkpoint_dir
 from slurmtrain.store.rundir import AttemptDir
 
 _PORT_BASE, _PORT_SPAN = 20000, 12000  # below Linux's ephemeral ports (32768…)

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from slurmtrain.agent.say import say
+from slurmtrain.checkpoints.find import Found
 from slurmtrain.core import events as ev
 from slurmtrain.core.decision import Decision, decision_to_dict
 from slurmtrain.core.diagnosis.model import Diagnosis
 from slurmtrain.core.facts import RankExit
 from slurmtrain.core.run import Run, fold
 from slurmtrain.errors import StoreError
-from slurmtrain.store.checkpoints import Found
 from slurmtrain.store.journal import JournalWriter, read_journal
 from slurmtrain.store.rundir import RunDir
 

@@ -13,6 +13,7 @@ from slurmtrain.agent.launch import LaunchProcess
 from slurmtrain.agent.record import Record
 from slurmtrain.agent.say import say
 from slurmtrain.agent.stops import StopReason, is_ours, is_preempted, look_patiently
+from slurmtrain.checkpoints.find import find_newest
 from slurmtrain.core.decision import Decision
 from slurmtrain.core.diagnosis.model import Diagnosis
 from slurmtrain.core.facts import Facts, RankExit
@@ -21,7 +22,6 @@ from slurmtrain.core.spec import Spec
 from slurmtrain.ops.judge import LogRange, decide_ending, diagnose_log
 from slurmtrain.ops.requeued import read_srun_words
 from slurmtrain.slurm.client import JobRecord, SlurmClient
-from slurmtrain.store.checkpoints import find_newest
 
 _NO_FAILURE = Diagnosis("no_failure", "none", retryable=False, action="none")  # nothing is looked for in the log
 BY_SLURM = "slurm"  # why a launch ended while Slurm took the job away: a requeue, a cancel, a preemption, a lost node

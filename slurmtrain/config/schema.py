@@ -50,7 +50,12 @@ SCHEMA: Group = {
         "maintenance_lead_s": p.seconds(1, 7 * 86400),
         "node_look_s": p.seconds(0, 86400),
     },
-    "checkpoint": {"dir": p.text("a directory", limit=4000), "pattern": p.text("a glob pattern")},
+    "checkpoint": {
+        "dir": p.text("a directory", limit=4000),
+        "pattern": p.text("a glob pattern"),
+        "check": p.boolean,
+        "marker": p.text("a file name", limit=200),
+    },
     "retry": {
         "in_place": p.integer(0, 10_000),
         "requeues": p.integer(0, 10_000),

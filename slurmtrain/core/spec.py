@@ -62,6 +62,8 @@ class Checkpoint:
 
     dir: str = "checkpoints"  # relative to the run directory, or absolute
     pattern: str = "*"  # glob of names in it; the last number in a name is its step
+    check: bool = True  # pass over what is not whole; false: the newest by its name
+    marker: str | None = None  # file that the training writes last: in the folder, or beside the file as <name><marker>
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from slurmtrain.checkpoints.find import find_newest
 from slurmtrain.core.causes import CAUSES
 from slurmtrain.core.decision import Action, Decision, RunState, decision_to_dict
 from slurmtrain.core.diagnosis.model import Diagnosis
@@ -24,7 +25,6 @@ from slurmtrain.ops.logs import find_segments
 from slurmtrain.ops.status import RunStatus, Sight, build_status, iso_time, see_jobs
 from slurmtrain.ops.timeline import Entry, as_time, build_timeline, find_plan, look_for_damage, read_view
 from slurmtrain.slurm.client import SlurmClient
-from slurmtrain.store.checkpoints import find_newest
 from slurmtrain.store.rundir import RunDir
 
 _MAX_EVIDENCE = 12

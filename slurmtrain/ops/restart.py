@@ -8,13 +8,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from slurmtrain.checkpoints.find import checkpoint_dir, find_newest
 from slurmtrain.config.resolve import Resolved
 from slurmtrain.core.decision import RunState
 from slurmtrain.core.spec import Spec, spec_to_dict
 from slurmtrain.errors import NotFoundError, RefusedError
 from slurmtrain.ops.prepare import Extensions, Prepared, build_run_id, prepare
 from slurmtrain.ops.timeline import RunView, find_plan
-from slurmtrain.store.checkpoints import checkpoint_dir, find_newest
 
 
 def prepare_restart(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from slurmtrain.checkpoints.find import find_newest, set_aside
 from slurmtrain.core.spec import Checkpoint
-from slurmtrain.store.checkpoints import find_newest, set_aside
 
 
 def make(folder: Path, *names: str) -> None:

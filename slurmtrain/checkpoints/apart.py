@@ -1,0 +1,76 @@
+"""A check in a process of its own, with bounds on time and memory.
+
+A damaged pickle may ask for any amount of memory, and a file system that hangs holds whoever reads from it: neither
+may take the agent along.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+from slurmtrain.checkpoints.check import CHEAP_S, check
+from slurmtrain.checkpoints.model import Health, Verdict
+
+MEMORY_BYTES = 4 << 30
+_ROOT = Path(__file__).parents[2]  # the source tree, site-packages, or the agent's archive
+_CHILD = "import sys; sys.path.insert(0, sys.argv[1]); from slurmtrain.checkpoints.apart import main; main()"
+
+
+def check_apart(
+    path: Path,
+    *,
+    deep: bool = False,
+    marker: str | None = None,
+    parts: frozenset[str] = frozenset(),
+    limit_s: float = 3 * CHEAP_S,
+) -> Verdict:
+    """As ``check.check``; ``UNREADABLE`` where the check does not end within ``limit_s``. Never raises."""
+    order = {"path": os.fspath(path), "deep": deep, "marker": marker, "parts": sorted(parts)}
+    try:
+        child = subprocess.Popen(
+            [sys.executable, "-I", "-c", _CHILD, str(_ROOT)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError as exc:
+        return Verdict(Health.UNREADABLE, "", f"{path.name} cannot be checked: {exc.strerror or exc}")
+    try:
+        answer, _ = child.communicate(json.dumps(order).encode(), timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        child.kill()  # not waited for: what hangs in the kernel does not die
+        return Verdict(Health.UNREADABLE, "", f"{path.name} could not be read within {limit_s:.0f} s")
+    return _read(answer, path, child.returncode)
+
+
+def _read(answer: bytes, path: Path, code: int) -> Verdict:
+    try:
+        found = json.loads(answer)
+        return Verdict(Health(found["health"]), found["format"], found["detail"], found["step"], found["deep"])
+    except (ValueError, KeyError, TypeError):
+        return Verdict(
+            Health.CORRUPT, "", f"{path.name} cannot be checked: the check of it ended with exit code {code}"
+        )
+
+
+def main() -> None:
+    """The child: one order on standard input, one verdict on standard output."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    order = json.load(sys.stdin)
+    found = check(Path(order["path"]), deep=order["deep"], marker=order["marker"], parts=frozenset(order["parts"]))
+    detail = found.detail.encode("utf-8", "replace").decode()
+    shown = {
+        "health": found.health.value,
+        "format": found.format,
+        "detail": detail,
+        "step": found.step,
+        "deep": found.deep,
+    }
+    json.dump(shown, sys.stdout)

@@ -1,0 +1,156 @@
+"""Check one checkpoint: cheaply by default (headers, indexes, sizes, small checksums), or every byte on request."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from slurmtrain.checkpoints import (
+    archive,
+    dcp,
+    deepspeed,
+    hdf5,
+    megatron,
+    numpyfile,
+    orbax,
+    plain,
+    safetensors,
+    tensorflow,
+    torchlegacy,
+    trainer,
+)
+from slurmtrain.checkpoints.model import Corrupt, Entry, Format, Health, Incomplete, Reading, Verdict
+
+CHEAP_BYTES = 64 << 20  # that are read for checksums without being asked
+CHEAP_S = 10.0
+_HEAD = 4096
+_MAX_FILES = 20_000  # of one folder that are looked at
+_ZIP_END = b"PK\x05\x06"
+
+FILES = (
+    Format("torch", archive.is_torch_archive, archive.check_torch_archive),
+    Format("zip", archive.is_archive, archive.check_archive),
+    Format("hdf5", hdf5.is_hdf5, hdf5.check_hdf5),
+    Format("npy", numpyfile.is_npy, numpyfile.check_npy),
+    Format("torch-legacy", torchlegacy.is_torch_legacy, torchlegacy.check_torch_legacy),
+    Format("pickle", torchlegacy.is_pickle, torchlegacy.check_pickle),
+    Format("safetensors", safetensors.is_safetensors, safetensors.check_safetensors),
+    Format("json", plain.is_json, plain.check_json),
+)
+FOLDERS = (
+    Format("megatron", megatron.is_megatron, megatron.check_megatron),
+    Format("deepspeed", deepspeed.is_deepspeed, deepspeed.check_deepspeed),
+    Format("trainer", trainer.is_trainer, trainer.check_trainer),
+    Format("dcp", dcp.is_dcp, dcp.check_dcp),
+    Format("orbax", orbax.is_orbax, orbax.check_orbax),
+)
+_TENSORFLOW = Format("tensorflow", tensorflow.is_tensorflow, tensorflow.check_tensorflow)
+
+
+def check(path: Path, *, deep: bool = False, marker: str | None = None, parts: frozenset[str] = frozenset()) -> Verdict:
+    """The verdict about one checkpoint. Never raises for what it finds.
+
+    ``marker`` is a file that the training writes last: in the folder, or beside the file as ``<name><marker>``.
+    ``parts`` are the names of the files that make up a checkpoint whose path is only their common beginning.
+    """
+    deadline = time.monotonic() + CHEAP_S
+    reading = Reading(deep, CHEAP_BYTES, (lambda: False) if deep else (lambda: time.monotonic() > deadline))
+    name = "plain"
+    try:
+        entry = look(path) if not parts else Entry(path, False, 0, b"", parts)
+        form = _TENSORFLOW if parts else _find_format(entry)
+        name = form.name if form is not None else name
+        if marker is not None and not _has_marker(entry, marker):
+            raise Incomplete(f"{path.name} has no {marker}, which the training writes last")
+        known = _check_entry(entry, form, reading)
+    except Incomplete as exc:
+        return Verdict(Health.INCOMPLETE, name, str(exc), reading.step)
+    except Corrupt as exc:
+        return Verdict(Health.CORRUPT, name, str(exc), reading.step)
+    except FileNotFoundError as exc:
+        return Verdict(Health.INCOMPLETE, name, f"{Path(str(exc.filename or path)).name} is gone", reading.step)
+    except MemoryError:
+        return Verdict(
+            Health.CORRUPT, name, f"{path.name} asks for more memory than any checkpoint needs to be checked"
+        )
+    except OSError as exc:
+        return Verdict(Health.UNREADABLE, name, f"{path.name} cannot be read: {exc.strerror or exc}")
+    known = known or marker is not None
+    return Verdict(Health.VALID if known else Health.UNKNOWN, name, "", reading.step, deep and reading.complete)
+
+
+def look(path: Path) -> Entry:
+    """What is cheap to know about a file or folder. Raises ``OSError``."""
+    info = path.stat()
+    if stat.S_ISDIR(info.st_mode):
+        return Entry(path, True, 0, b"", frozenset(child.name for child in path.iterdir()))
+    if not stat.S_ISREG(info.st_mode):
+        raise Corrupt(f"{path.name} is neither a file nor a folder")
+    with path.open("rb") as stream:
+        return Entry(path, False, info.st_size, stream.read(_HEAD), frozenset())
+
+
+def _find_format(entry: Entry) -> Format | None:
+    return next((form for form in (FOLDERS if entry.is_dir else FILES) if form.matches(entry)), None)
+
+
+def _has_marker(entry: Entry, marker: str) -> bool:
+    return marker in entry.names if entry.is_dir else entry.path.with_name(entry.path.name + marker).exists()
+
+
+def _check_entry(entry: Entry, form: Format | None, reading: Reading) -> bool:
+    """Whether the format is known; raises what a check raises."""
+    if form is not _TENSORFLOW:
+        plain.check_plain(entry, reading)
+    if form is not None:
+        form.check(entry, reading)
+    elif not entry.is_dir:
+        _refuse_damaged_head(entry)
+    known = form is not None
+    for path in _files_in(entry.path) if entry.is_dir else ():
+        step, reading.step = reading.step, None
+        known = _check_part(look(path), reading) or known
+        reading.step = step if step is not None else reading.step
+    return known
+
+
+def _check_part(part: Entry, reading: Reading) -> bool:
+    """One file of a folder; small notes of a program may be empty, what holds tensors may not."""
+    form = _find_format(part)
+    if part.size > 0:
+        plain.check_plain(part, reading)
+    if form is None or form.name == "json":
+        if part.size == 0 and part.path.suffix in {".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".h5", ".msgpack"}:
+            raise Incomplete(f"{part.path.name} is empty")
+        _refuse_damaged_head(part)
+        return False
+    form.check(part, reading)
+    return True
+
+
+def _refuse_damaged_head(entry: Entry) -> None:
+    """A zip archive that does not begin like one."""
+    if entry.size < 128 or entry.path.suffix not in {".pt", ".pth", ".ckpt", ".bin", ".npz", ".keras"}:
+        return
+    with entry.path.open("rb") as stream:
+        stream.seek(-min(entry.size, 256), 2)
+        if _ZIP_END in stream.read():
+            raise Corrupt(f"{entry.path.name} ends as an archive of torch but does not begin as one")
+
+
+def _files_in(folder: Path) -> Iterator[Path]:
+    """The files of a checkpoint's folder, three levels deep; ``.distcp`` files are judged by their metadata."""
+    count = 0
+    for root, folders, names in os.walk(folder):
+        folders[:] = [] if Path(root).relative_to(folder).parts[2:] else sorted(folders)
+        for name in sorted(names):
+            path = Path(root, name)
+            if name.endswith(".distcp") or not path.is_file():
+                continue
+            count += 1
+            if count > _MAX_FILES:
+                return
+            yield path

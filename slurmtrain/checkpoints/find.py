@@ -1,0 +1,166 @@
+"""The checkpoints of a run: which there are, in which order, and the newest that a launch may resume from."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurmtrain.checkpoints import tensorflow
+from slurmtrain.checkpoints.apart import check_apart
+from slurmtrain.checkpoints.model import BROKEN, RESUMABLE, Health, Verdict
+from slurmtrain.checkpoints.pointers import repoint
+from slurmtrain.core.spec import Checkpoint
+from slurmtrain.errors import StoreError
+
+_MOST_CHECKED = 10
+_TOO_MANY_BROKEN = 3
+SET_ASIDE = ".set-aside-"
+_NUMBER = re.compile(r"[0-9]+")
+_UNFINISHED = re.compile(
+    r"\..*|.*(?:\.(?:tmp|temp|part|partial|incomplete|lock|writing)|~)|tmp[-_.].*|.*\.orbax-checkpoint-tmp(?:-\d+)?"
+)
+_NO_CHECKPOINT = re.compile(
+    r"latest(?:\.txt|_universal|_checkpointed_iteration\.txt)?|checkpoint|zero_to_fp32\.py|events\.out\.tfevents\..*|.*\.(?:log|yaml|yml|md|csv|py|sh|lock)"
+    r"|runs|wandb|README.*"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A checkpoint: a file, a folder, or the common beginning of ``parts``.
+
+    ``step`` is the last number in its name, None where it has none; ``modified`` in seconds since the epoch.
+    """
+
+    path: Path
+    step: int | None
+    modified: float
+    parts: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What to resume from, and the newer ones that were passed over with the reason, newest first.
+
+    ``doubtful``: none passed the check, and the newest is handed out all the same.
+    """
+
+    newest: Found | None
+    verdict: Verdict | None
+    passed_over: tuple[tuple[Found, Verdict], ...] = ()
+    doubtful: bool = False
+
+
+def checkpoint_dir(run_dir: Path, checkpoint: Checkpoint) -> Path:
+    """Where the training writes; a relative path is relative to the run directory."""
+    return run_dir / checkpoint.dir
+
+
+def find_all(run_dir: Path, checkpoint: Checkpoint) -> list[Found]:
+    """Every checkpoint, the newest first: by step, those without a number by the time of writing. Never raises."""
+    found = list(_candidates(checkpoint_dir(run_dir, checkpoint), checkpoint.pattern))
+    numbered = sorted((c for c in found if c.step is not None), key=lambda c: (c.step or 0, c.modified), reverse=True)
+    for other in sorted((c for c in found if c.step is None), key=lambda c: c.modified):
+        place = next((i for i, c in enumerate(numbered) if c.modified <= other.modified), len(numbered))
+        numbered.insert(place, other)
+    return numbered
+
+
+def find_newest(run_dir: Path, checkpoint: Checkpoint) -> Found | None:
+    """The newest checkpoint by name, whether it is whole or not. Never raises."""
+    return next(iter(find_all(run_dir, checkpoint)), None)
+
+
+def choose(run_dir: Path, checkpoint: Checkpoint, *, deep: bool = False) -> Choice:
+    """The newest checkpoint that may be resumed from.
+
+    One that cannot be read now is better than none: the training then fails instead of beginning anew. And where one
+    after the other looks broken it is the check that is in doubt.
+    """
+    passed: list[tuple[Found, Verdict]] = []
+    for found in find_all(run_dir, checkpoint)[:_MOST_CHECKED]:
+        if not checkpoint.check:
+            return Choice(found, None)
+        verdict = check_apart(found.path, deep=deep, marker=checkpoint.marker, parts=found.parts)
+        if verdict.health in RESUMABLE:
+            return Choice(found, verdict, tuple(passed))
+        passed.append((found, verdict))
+    unreadable = next((p for p in passed if p[1].health is Health.UNREADABLE), None)
+    if unreadable is not None or len(passed) >= _TOO_MANY_BROKEN:
+        return Choice(*(unreadable or passed[0]), doubtful=True)
+    return Choice(None, None, tuple(passed))
+
+
+def set_aside_broken(choice: Choice) -> list[tuple[Path, str]]:
+    """Rename what is broken and newer than the choice; (new path, why). Nobody of the run may be writing.
+
+    Pointers such as DeepSpeed's ``latest`` then name the choice.
+
+    What cannot be read or renamed stays where it is.
+    """
+    moved = []
+    for found, verdict in choice.passed_over:
+        if verdict.health in BROKEN:
+            try:
+                moved.append((set_aside(found.path, choice.newest), verdict.detail))
+            except StoreError:
+                continue
+    return moved
+
+
+def set_aside(path: Path, instead: Found | None = None) -> Path:
+    """Rename a checkpoint so that nothing resumes from it; it is kept. Raises ``StoreError``.
+
+    Pointers such as DeepSpeed's ``latest`` then name ``instead``.
+    """
+    suffix = f"{SET_ASIDE}{int(time.time())}"
+    target = path.with_name(path.name + suffix)
+    try:
+        parts = [part for part in path.parent.iterdir() if tensorflow.prefix_of(part.name) == path.name]
+        for part in [path] if path.exists() or not parts else parts:
+            part.rename(part.with_name(part.name + suffix))
+    except OSError as exc:
+        raise StoreError(f"cannot set the checkpoint {path} aside: {exc.strerror or exc}") from exc
+    repoint(path.parent, path.name, instead.path.name if instead is not None else None)
+    return target
+
+
+def _candidates(directory: Path, pattern: str) -> Iterator[Found]:
+    try:
+        paths = sorted(directory.glob(pattern))
+        whole = {path.resolve() for path in paths if not path.is_symlink()}
+    except (OSError, ValueError, NotImplementedError, RuntimeError):
+        return
+    groups: dict[str, list[Path]] = {}
+    for path in paths:
+        if SET_ASIDE in path.name or _UNFINISHED.fullmatch(path.name) or _NO_CHECKPOINT.fullmatch(path.name):
+            continue
+        try:
+            if path.is_symlink() and path.resolve() in whole:
+                continue  # a name for another one, like last -> step-100
+            modified = path.stat().st_mtime
+        except (OSError, RuntimeError):
+            continue
+        prefix = tensorflow.prefix_of(path.name)
+        if prefix is not None:
+            groups.setdefault(str(path.with_name(prefix)), []).append(path)
+            continue
+        yield Found(path, _step_of(path.stem if path.is_file() else path.name), modified)
+    for joined, parts in groups.items():
+        yield from _grouped(Path(joined), parts)
+
+
+def _grouped(path: Path, parts: list[Path]) -> Iterator[Found]:
+    try:
+        modified = max(part.stat().st_mtime for part in parts)
+    except OSError:
+        return
+    yield Found(path, _step_of(path.name), modified, frozenset(part.name for part in parts))
+
+
+def _step_of(name: str) -> int | None:
+    numbers = _NUMBER.findall(name)
+    return int(numbers[-1]) if numbers and len(numbers[-1]) <= 40 else None

@@ -1,0 +1,43 @@
+"""Files and folders of no known format: empty, cut, or full of the zeros that a crashed host leaves behind."""
+
+from __future__ import annotations
+
+import json
+
+from slurmtrain.checkpoints.model import Corrupt, Entry, Incomplete, Reading
+
+_MAX_JSON = 64 << 20
+_BLOCK = 4096
+_MAGICS = (b"PK\x03\x04", b"\x89HDF\r\n\x1a\n", b"\x93NUMPY\x01\x00", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.")
+
+
+def is_json(entry: Entry) -> bool:
+    return entry.path.suffix == ".json" and not entry.is_dir
+
+
+def check_json(entry: Entry, reading: Reading) -> None:
+    """It can be parsed."""
+    if entry.size > _MAX_JSON:
+        return
+    try:
+        found = json.loads(entry.path.read_bytes())
+    except (ValueError, RecursionError) as exc:
+        raise Corrupt(f"{entry.path.name} is damaged or was cut") from exc
+    step = found.get("step", found.get("global_step")) if isinstance(found, dict) else None
+    reading.step = step if isinstance(step, int) and not isinstance(step, bool) else None
+
+
+def check_plain(entry: Entry, _reading: Reading) -> None:
+    """It is not empty, and not all zeros at its end: what a file system keeps of writes that a crash swallowed."""
+    if entry.is_dir:
+        if not entry.names:
+            raise Incomplete(f"{entry.path.name} is an empty folder")
+        return
+    if entry.size == 0:
+        raise Incomplete(f"{entry.path.name} is empty")
+    if any(magic.startswith(entry.head) for magic in _MAGICS if entry.size < len(magic)):
+        raise Incomplete(f"{entry.path.name} ends after {entry.size} bytes")
+    with entry.path.open("rb") as stream:
+        stream.seek(max(0, entry.size - _BLOCK))
+        if entry.size >= _BLOCK and not any(entry.head) and not any(stream.read(_BLOCK)):
+            raise Corrupt(f"{entry.path.name} holds nothing but zeros at its beginning and its end")

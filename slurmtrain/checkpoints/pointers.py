@@ -1,0 +1,63 @@
+"""Files that name the newest checkpoint: DeepSpeed's ``latest``, Megatron's tracker, TensorFlow's ``checkpoint``.
+
+The training follows them, so a checkpoint that was set aside must not stay named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+
+_MAX_BYTES = 4096
+_ITERATION = re.compile(r"iter_0*(\d+)")
+
+
+def read_latest(folder: Path) -> str | None:
+    """The tag in DeepSpeed's ``latest``; None without one."""
+    return _read(folder / "latest")
+
+
+def repoint(folder: Path, gone: str, to: str | None) -> list[str]:
+    """Let pointers to ``gone`` name ``to`` instead, or rename them where there is nothing to name; what was changed."""
+    changed = []
+    for name, old, new in _pointers(gone, to):
+        if _read(folder / name) == old:
+            with contextlib.suppress(OSError):
+                _replace(folder / name, new)
+                changed.append(name)
+    if _mentions(folder / "checkpoint", gone):
+        with contextlib.suppress(OSError):
+            _replace(folder / "checkpoint", f'model_checkpoint_path: "{to}"' if to else None)
+            changed.append("checkpoint")
+    return changed
+
+
+def _pointers(gone: str, to: str | None) -> list[tuple[str, str, str | None]]:
+    found = [("latest", gone, to)]
+    before, after = _ITERATION.fullmatch(gone), _ITERATION.fullmatch(to or "")
+    if before:
+        found.append(("latest_checkpointed_iteration.txt", before[1], after[1] if after else None))
+    return found
+
+
+def _mentions(path: Path, name: str) -> bool:
+    text = _read(path) or ""
+    return re.search(rf'^model_checkpoint_path: "(?:[^"\n]*/)?{re.escape(name)}"', text, re.MULTILINE) is not None
+
+
+def _read(path: Path) -> str | None:
+    try:
+        with path.open("rb") as stream:
+            return stream.read(_MAX_BYTES).decode("utf-8", "replace").strip()
+    except OSError:
+        return None
+
+
+def _replace(path: Path, text: str | None) -> None:
+    if text is None:
+        path.rename(path.with_name(f"{path.name}.set-aside"))
+        return
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(text + "\n", encoding="utf-8")
+    temporary.replace(path)

@@ -1,0 +1,46 @@
+"""Folders of the Hugging Face Trainer (and of ``save_pretrained``): state as JSON, weights in one file or in shards."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from slurmtrain.checkpoints.model import Corrupt, Entry, Incomplete, Reading
+from slurmtrain.checkpoints.shards import check_all_there, find_missing_part, read_index
+
+_WEIGHTS = re.compile(
+    r"(?:adapter_)?(?:model|pytorch_model|tf_model|flax_model)\S*\.(?:safetensors|bin|h5|msgpack)|pytorch_model_fsdp_\d+|global_step\d+"
+)
+_STATE = "trainer_state.json"
+
+
+def is_trainer(entry: Entry) -> bool:
+    return _STATE in entry.names or any(name.endswith(".index.json") for name in entry.names) or (
+        "config.json" in entry.names and any(_WEIGHTS.fullmatch(name) for name in entry.names)
+    )  # fmt: skip
+
+
+def check_trainer(entry: Entry, reading: Reading) -> None:
+    """The trainer's state can be read, weights are there and all of their shards."""
+    if _STATE in entry.names:
+        reading.step = _read_step(entry)
+    indexes = [name for name in entry.names if name.endswith(".index.json")]
+    for name in indexes:
+        check_all_there(entry.path, read_index(entry.path / name), entry.names)
+    missing = find_missing_part(entry.names)
+    if missing is not None:
+        raise Incomplete(f"{entry.path.name} has lost {missing[:80]!r}")
+    if not indexes and not any(_WEIGHTS.fullmatch(name) for name in entry.names):
+        raise Incomplete(f"{entry.path.name} has no weights")
+    if re.fullmatch(r"checkpoint-\d+", entry.path.name) and _STATE not in entry.names:
+        raise Incomplete(f"{entry.path.name} has no {_STATE}, which is written last")
+
+
+def _read_step(entry: Entry) -> int | None:
+    with (entry.path / _STATE).open("rb") as stream:
+        raw = stream.read(256 << 20)
+    try:
+        step = json.loads(raw)["global_step"]
+    except (ValueError, KeyError, TypeError, RecursionError) as exc:
+        raise Corrupt(f"{_STATE} in {entry.path.name} is damaged or was cut") from exc
+    return step if isinstance(step, int) else None

@@ -1,0 +1,136 @@
+"""Pickles read without running anything that they name.
+
+Checkpoints are pickles, and a pickle may call any function. Here every name stands for an inert object that remembers
+what it was given: the shape of the data can be looked at, and nothing of it is executed.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from slurmtrain.checkpoints.model import Corrupt
+
+MAX_BYTES = 256 << 20  # of one pickle; the tensors lie outside of it
+_MAX_NAMES = 10_000
+_ITEM_BYTES = {
+    "Double": 8, "Float": 4, "Half": 2, "BFloat16": 2, "Long": 8, "Int": 4, "Short": 2, "Char": 1, "Byte": 1, "Bool": 1,
+    "ComplexDouble": 16, "ComplexFloat": 8, "Untyped": 1,
+}  # fmt: skip
+
+
+class Inert:
+    """Stands for an object of any class: arguments, state and items are kept, nothing is done."""
+
+    qualified = ""
+
+    def __new__(cls, *args: Any, **_kwargs: Any) -> Inert:
+        made = super().__new__(cls)
+        made.args = args
+        made.state = None
+        made.items = []
+        return made
+
+    args: tuple[Any, ...]
+    state: Any
+    items: list[Any]
+
+    def __init__(self, *_args: Any, **_kwargs: Any) -> None: ...
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.items.append((key, value))
+
+    def append(self, value: Any) -> None:
+        self.items.append(value)
+
+    def extend(self, values: Any) -> None:
+        self.items.extend(values)
+
+    def field(self, name: str) -> Any:
+        """An attribute of the object that was pickled; None where it had none of that name."""
+        state = self.state[0] if isinstance(self.state, tuple) and self.state else self.state
+        return state.get(name) if isinstance(state, dict) else None
+
+
+class InertDict(dict[Any, Any]):
+    """Stands for a subclass of dict."""
+
+    def __init__(self, *_args: Any, **_kwargs: Any) -> None:
+        super().__init__()
+
+    def __setstate__(self, state: Any) -> None: ...
+
+
+_DICTS = frozenset({("collections", "OrderedDict"), ("collections", "defaultdict"), ("collections", "Counter")})
+
+
+class _Reader(pickle.Unpickler):
+    def __init__(self, stream: io.BytesIO) -> None:
+        super().__init__(stream, encoding="latin-1", errors="replace")
+        self.storages: list[tuple[Any, ...]] = []
+        self._classes: dict[tuple[str, str], type] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        key = (module, name)
+        if key in _DICTS:
+            return InertDict
+        if key not in self._classes:
+            if len(self._classes) >= _MAX_NAMES:
+                raise Corrupt("a pickle in it names more classes than any program has")
+            self._classes[key] = type("Inert", (Inert,), {"qualified": f"{module}.{name}"})
+        return self._classes[key]
+
+    def persistent_load(self, pid: Any) -> Any:
+        if isinstance(pid, tuple):
+            self.storages.append(pid)
+        return pid
+
+
+def read_pickle(data: bytes, what: str) -> tuple[Any, list[tuple[Any, ...]]]:
+    """The object, and torch's storages that it refers to. Raises ``Corrupt`` for what is no pickle."""
+    return next(read_pickles(io.BytesIO(data), what))
+
+
+def read_pickles(stream: io.BytesIO, what: str) -> Iterator[tuple[Any, list[tuple[Any, ...]]]]:
+    """As ``read_pickle``, one after the other; the stream then stands behind the last one."""
+    while True:
+        yield _read_next(stream, what)
+
+
+def _read_next(stream: io.BytesIO, what: str) -> tuple[Any, list[tuple[Any, ...]]]:
+    reader = _Reader(stream)
+    try:
+        return reader.load(), reader.storages
+    except (Corrupt, MemoryError):
+        raise
+    except Exception as exc:
+        raise Corrupt(f"{what} is damaged: {type(exc).__name__}") from exc
+
+
+def sizes_of(storages: Iterable[tuple[Any, ...]]) -> dict[str, int]:
+    """Key → bytes of torch's storages, from the persistent ids ``("storage", type, key, location, items)``.
+
+    0 bytes for a type whose items are of a size that is not known here.
+    """
+    sizes: dict[str, int] = {}
+    for pid in storages:
+        if len(pid) >= 5 and pid[0] == "storage" and isinstance(pid[4], int):
+            kind = str(getattr(pid[1], "qualified", "")).rpartition(".")[2].removesuffix("Storage")
+            sizes[str(pid[2])] = pid[4] * _ITEM_BYTES.get(kind, 0)
+    return sizes
+
+
+def find_step(data: Any) -> int | None:
+    """The step that the top level of a checkpoint tells, under one of the usual names."""
+    if not isinstance(data, dict):
+        return None
+    for name in ("global_step", "global_steps", "step", "iteration", "iter", "num_updates", "completed_steps"):
+        value = data.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return value
+    return None

@@ -1,0 +1,193 @@
+"""Which checkpoint a launch resumes from when some are broken."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from made_runs import make_run
+
+from slurmtrain.agent.resume import choose_checkpoint, roll_back
+from slurmtrain.checkpoints.apart import check_apart
+from slurmtrain.checkpoints.find import choose, find_all
+from slurmtrain.checkpoints.model import Health, Verdict
+from slurmtrain.cli.checkpoints import command
+from slurmtrain.core.spec import Checkpoint
+from slurmtrain.store.rundir import RunDir
+
+DATA = Path(__file__).resolve().parents[2] / "data" / "checkpoints"
+TORCH = DATA / "torch" / "step-000040.pt"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    (tmp_path / "checkpoints").mkdir()
+    return RunDir(tmp_path)
+
+
+def save(run: RunDir, *steps: int, cut: tuple[int, ...] = ()) -> Path:
+    folder = run.path / "checkpoints"
+    for step in steps:
+        path = folder / f"step-{step:06d}.pt"
+        shutil.copy(TORCH, path)
+        if step in cut:
+            os.truncate(path, 2000)
+    return folder
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(
+        path.name.split(".set-aside-")[0] + ("!" if ".set-aside-" in path.name else "") for path in folder.iterdir()
+    )
+
+
+def test_the_newest_whole_one_is_taken_and_broken_newer_ones_are_kept_aside(
+    run: RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = save(run, 10, 20, 30, 40, cut=(10, 30, 40))
+    found = choose_checkpoint(run, Checkpoint())
+    assert found is not None
+    assert found.path.name == "step-000020.pt"
+    assert names(folder) == ["step-000010.pt", "step-000020.pt", "step-000030.pt!", "step-000040.pt!"]
+    assert "step-000040.pt has no end" in capsys.readouterr().out
+
+
+def test_the_first_save_was_cut_off(run: RunDir) -> None:
+    folder = save(run, 10, cut=(10,))
+    assert choose_checkpoint(run, Checkpoint()) is None
+    assert names(folder) == ["step-000010.pt!"]
+
+
+def test_where_all_look_broken_the_check_is_in_doubt(run: RunDir) -> None:
+    folder = save(run, 10, 20, 30, cut=(10, 20, 30))
+    found = choose_checkpoint(run, Checkpoint())
+    assert found is not None
+    assert found.path.name == "step-000030.pt"
+    assert names(folder) == ["step-000010.pt", "step-000020.pt", "step-000030.pt"]
+
+
+def test_the_check_can_be_switched_off(run: RunDir) -> None:
+    save(run, 10, 20, cut=(20,))
+    choice = choose(run.path, Checkpoint(check=False))
+    assert choice.newest is not None
+    assert choice.newest.path.name == "step-000020.pt"
+
+
+def test_one_that_cannot_be_read_is_better_than_beginning_anew(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = save(run, 10)
+    monkeypatch.setattr(
+        "slurmtrain.checkpoints.find.check_apart",
+        lambda path, **_rest: Verdict(Health.UNREADABLE, "", f"{path.name}: stale"),
+    )
+    found = choose_checkpoint(run, Checkpoint())
+    assert found is not None
+    assert names(folder) == ["step-000010.pt"]
+
+
+def test_roll_back_moves_pointers_too(run: RunDir) -> None:
+    folder = run.path / "checkpoints"
+    for step in (1, 2):
+        shutil.copytree(DATA / "deepspeed" / "global_step1", folder / f"global_step{step}")
+    (folder / "latest").write_text("global_step2")
+    found = choose_checkpoint(run, Checkpoint())
+    assert found is not None
+    assert found.path.name == "global_step2"
+    roll_back(run, Checkpoint(), found.path)
+    assert (folder / "latest").read_text().strip() == "global_step1"
+    found = choose_checkpoint(run, Checkpoint())
+    assert found is not None
+    assert found.path.name == "global_step1"
+
+
+def test_an_unfinished_save_of_deepspeed_and_megatron_is_newer_than_their_pointer(run: RunDir) -> None:
+    folder = run.path / "checkpoints"
+    for step in (1, 2):
+        shutil.copytree(DATA / "deepspeed" / "global_step1", folder / f"global_step{step}")
+    (folder / "latest").write_text("global_step1")
+    os.utime(folder / "latest", (time.time() - 60, time.time() - 60))
+    os.utime(folder / "global_step2")
+    choice = choose(run.path, Checkpoint())
+    assert choice.newest is not None
+    assert choice.newest.path.name == "global_step1"
+    shutil.rmtree(folder)
+    for step in (100, 200):
+        (folder / f"iter_{step:07d}" / "mp_rank_00").mkdir(parents=True)
+        shutil.copy(TORCH, folder / f"iter_{step:07d}" / "mp_rank_00" / "model_optim_rng.pt")
+    (folder / "latest_checkpointed_iteration.txt").write_text("100")
+    choice = choose(run.path, Checkpoint())
+    assert choice.newest is not None
+    assert (choice.newest.path.name, choice.verdict and choice.verdict.format) == ("iter_0000100", "megatron")
+
+
+def test_tensorflow_parts_are_one_checkpoint(run: RunDir) -> None:
+    folder = run.path / "checkpoints"
+    footer = bytes(48) + bytes.fromhex("57fb808b247547db")
+    for step in (5, 9):
+        (folder / f"ckpt-{step}.index").write_bytes(footer)
+        (folder / f"ckpt-{step}.data-00000-of-00002").write_bytes(b"x")
+        (folder / f"ckpt-{step}.data-00001-of-00002").write_bytes(b"x")
+    (folder / "checkpoint").write_text('model_checkpoint_path: "ckpt-9"\n')
+    (folder / "ckpt-9.data-00001-of-00002").unlink()
+    found = choose_checkpoint(run, Checkpoint())
+    assert found is not None
+    assert (found.path.name, found.step) == ("ckpt-5", 5)
+    assert names(folder)[-2:] == ["ckpt-9.data-00000-of-00002!", "ckpt-9.index!"]
+    assert (folder / "checkpoint").read_text() == 'model_checkpoint_path: "ckpt-5"\n'
+
+
+def test_names_for_other_checkpoints_and_pointers_are_none_of_their_own(run: RunDir) -> None:
+    folder = save(run, 10)
+    (folder / "last.pt").symlink_to("step-000010.pt")
+    (folder / "latest").write_text("x")
+    (folder / "train.log").write_text("x")
+    assert [found.path.name for found in find_all(run.path, Checkpoint())] == ["step-000010.pt"]
+
+
+def test_a_name_without_a_number_is_placed_by_its_time(run: RunDir) -> None:
+    folder = save(run, 10, 20)
+    now = time.time()
+    os.utime(folder / "step-000010.pt", (now - 100, now - 100))
+    os.utime(folder / "step-000020.pt", (now - 50, now - 50))
+    shutil.copy(TORCH, folder / "last.pt")
+    os.utime(folder / "last.pt", (now - 70, now - 70))
+    order = [found.path.name for found in find_all(run.path, Checkpoint())]
+    assert order == ["step-000020.pt", "last.pt", "step-000010.pt"]
+
+
+def test_a_pickle_that_wants_all_memory_ends_alone(tmp_path: Path) -> None:
+    path = tmp_path / "step-1.pkl"
+    bomb = b"\x80\x02N" + b"r\xff\xff\xff\x7f" + b"."  # LONG_BINPUT: room for two thousand million objects
+    metadata = tmp_path / "step-2" / ".metadata"
+    metadata.parent.mkdir()
+    metadata.write_bytes(bomb)
+    path.write_bytes(bomb)
+    assert check_apart(metadata.parent).health is Health.CORRUPT
+
+
+def test_a_check_that_hangs_is_left(tmp_path: Path) -> None:
+    verdict = check_apart(TORCH, limit_s=0.001)
+    assert (verdict.health, "within" in verdict.detail) == (Health.UNREADABLE, True)
+
+
+def test_the_command_lists_them_with_a_verdict(tmp_path: Path) -> None:
+    run_with_plan = make_run(tmp_path).dir
+    (run_with_plan.path / "checkpoints").mkdir(exist_ok=True)
+    save(run_with_plan, 10, 20, cut=(20,))
+    store = str(run_with_plan.path.parents[1])
+    text = CliRunner().invoke(command, [run_with_plan.run_id, "--store", store])
+    assert text.exception is None, text.exception
+    first, second = text.stdout.splitlines()
+    assert first.startswith("  step-000020.pt")
+    assert "incomplete" in first
+    assert "has no end" in first
+    assert second.startswith("→ step-000010.pt")
+    rows = json.loads(CliRunner().invoke(command, [run_with_plan.run_id, "--json", "--deep", "--store", store]).stdout)
+    assert [(row["health"], row["step"], row["resume"], row["deep"]) for row in rows] == [
+        ("incomplete", 20, False, False),
+        ("valid", 40, True, True),
+    ]

@@ -1,0 +1,181 @@
+"""Checkpoints as the programs themselves write them (tests/data/checkpoints), whole and damaged in every way."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from slurmtrain.checkpoints.archive import read_member
+from slurmtrain.checkpoints.check import check
+from slurmtrain.checkpoints.model import BROKEN, Corrupt, Health
+
+DATA = Path(__file__).resolve().parents[2] / "data" / "checkpoints"
+SAMPLES = {
+    "torch/step-000040.pt": ("torch", 40),
+    "torch/nocrc-000040.pt": ("torch", 40),
+    "torch/old-000040.pth": ("torch-legacy", 40),
+    "lightning/epoch=0-step=4.ckpt": ("torch", 4),
+    "lightning/last.ckpt": ("torch", 4),
+    "safetensors/step-40.safetensors": ("safetensors", None),
+    "sharded/model-40": ("trainer", None),
+    "trainer/checkpoint-4": ("trainer", 4),
+    "dcp/step-40": ("dcp", None),
+    "deepspeed/global_step1": ("deepspeed", 1),
+    "orbax/40": ("orbax", 40),
+    "keras/epoch-04.keras": ("zip", None),
+    "keras/epoch-04.weights.h5": ("hdf5", None),
+    "numpy/step-40.npy": ("npy", None),
+    "numpy/step-40.npz": ("zip", None),
+    "numpy/packed-40.npz": ("zip", None),
+}
+# Without these a program resumes all the same, or writes them anew.
+MAY_BE_LOST = {
+    "config.json", "generation_config.json", "training_args.bin", "scheduler.pt", "rng_state.pth", "optimizer.pt",
+    "_sharding", "process_0", "commit_success.txt", "_CHECKPOINT_METADATA", "_METADATA", "manifest.ocdbt",
+    "model.safetensors.index.json",
+}  # fmt: skip
+
+
+def copy(sample: str, folder: Path) -> Path:
+    source, target = DATA / sample, folder / Path(sample).name
+    if source.is_dir():
+        shutil.copytree(source, target)
+    else:
+        shutil.copy2(source, target)
+    return target
+
+
+def files_of(path: Path) -> list[Path]:
+    return sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+
+
+def test_every_sample_is_in_the_table() -> None:
+    there = {f"{p.parent.name}/{p.name}" for folder in DATA.iterdir() if folder.is_dir() for p in folder.iterdir()}
+    rest = {name for name in there - set(SAMPLES) if not name.startswith("deepspeed/")}
+    assert rest == {"lightning/epoch=0-step=2.ckpt", "trainer/checkpoint-2"}
+
+
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize(("sample", "wanted"), SAMPLES.items(), ids=SAMPLES)
+def test_whole(sample: str, wanted: tuple[str, int | None], deep: bool) -> None:
+    verdict = check(DATA / sample, deep=deep)
+    assert (verdict.health, verdict.format, verdict.step) == (Health.VALID, *wanted), verdict
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_cut_off_anywhere(sample: str, tmp_path: Path) -> None:
+    """What a kill in the middle of a save leaves: no length of any file passes for whole."""
+    whole = copy(sample, tmp_path)
+    for path in files_of(whole):
+        if (path.name in MAY_BE_LOST and path.suffix == "") or "/d/" in str(path):
+            continue
+        size, content = path.stat().st_size, path.read_bytes()
+        for length in sorted({0, 1, 7, 100, size // 3, size // 2, size - 100, size - 7, size - 1} & set(range(size))):
+            os.truncate(path, length)
+            verdict = check(whole)
+            noticed = path.name not in {"config.json", "generation_config.json", "commit_success.txt"}
+            if noticed and not (path.suffix == ".json" and length == size - 1):  # a newline
+                assert verdict.health in BROKEN, (path.name, length, size, verdict)
+            path.write_bytes(content)
+
+
+@pytest.mark.parametrize("sample", [s for s in SAMPLES if (DATA / s).is_dir()])
+def test_a_lost_file(sample: str, tmp_path: Path) -> None:
+    whole = copy(sample, tmp_path)
+    for path in files_of(whole):
+        if path.name in MAY_BE_LOST or "d" in path.parts[-2:-1]:
+            continue
+        path.rename(tmp_path / "lost")
+        verdict = check(whole)
+        assert verdict.health in BROKEN, (path.name, verdict)
+        (tmp_path / "lost").rename(path)
+
+
+@pytest.mark.parametrize(
+    "sample", ["torch/step-000040.pt", "lightning/last.ckpt", "numpy/step-40.npz", "numpy/packed-40.npz"]
+)
+def test_a_flipped_bit_changes_no_content_unseen(sample: str, tmp_path: Path) -> None:
+    path = copy(sample, tmp_path)
+    content, members = path.read_bytes(), read_members(path)
+    source = random.Random(7)
+    for _ in range(150):
+        at = source.randrange(len(content))
+        damaged = bytearray(content)
+        damaged[at] ^= 1 << source.randrange(8)
+        path.write_bytes(damaged)
+        verdict = check(path)
+        assert verdict.health in BROKEN or read_members(path) == members, (at, verdict)
+
+
+def read_members(path: Path) -> dict[str, bytes] | None:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {info.filename: b"".join(read_member(archive, info)) for info in archive.infolist()}
+    except (Corrupt, zipfile.BadZipFile):
+        return None
+
+
+@pytest.mark.parametrize("sample", ["dcp/step-40", "trainer/checkpoint-4", "deepspeed/global_step1"])
+def test_a_flipped_bit_in_tensors_of_a_folder_is_seen(sample: str, tmp_path: Path) -> None:
+    whole = copy(sample, tmp_path)
+    source, seen, tried = random.Random(5), 0, 0
+    for path in files_of(whole):
+        if path.suffix not in {".pt", ".pth", ".distcp"}:
+            continue
+        content = path.read_bytes()
+        for _ in range(40):
+            at = source.randrange(len(content))
+            damaged = bytearray(content)
+            damaged[at] ^= 1 << source.randrange(8)
+            path.write_bytes(damaged)
+            tried, seen = tried + 1, seen + (check(whole).health in BROKEN)
+        path.write_bytes(content)
+    assert seen > tried * 0.2, f"{seen} of {tried}: archives are mostly padding and names, which nobody reads"
+
+
+def test_a_pickle_runs_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "step-1.pt"
+    evil = b"\x80\x02cos\nsystem\nX\x10\x00\x00\x00touch /tmp/owned\x85R."
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("step-1/data.pkl", evil.replace(b"/tmp/owned", str(tmp_path)[:5].encode() + b"owned"))
+        archive.writestr("step-1/version", b"3\n")
+    assert check(path).health is Health.VALID
+    assert not Path("/tmp/owned").exists()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-1.pt"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"PK\x03\x04", b"PK\x03\x04" + b"\xff" * 5000, b"\x89HDF\r\n\x1a\n",
+        b"\x89HDF\r\n\x1a\n" + b"\xff" * 100, b"\x93NUMPY\x01\x00", b"\x93NUMPY\x02\x00\xff\xff\xff\xff",
+        b"\x93NUMPY\x01\x00\x10\x00" + b"[" * 16, b"\x80\x02", b"\x80\x05" + b"(" * 5000, bytes(9000),
+        (100).to_bytes(8, "little") + b'{"' + b"[" * 98, (2**63).to_bytes(8, "little") + b'{"',
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["step-1.pt", "step-1.safetensors", "step-1.json"])
+def test_rubbish_is_never_valid(content: bytes, name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert check(tmp_path / name).health in {*BROKEN, Health.UNKNOWN}
+
+
+def test_what_cannot_be_read_is_not_called_broken(tmp_path: Path) -> None:
+    (tmp_path / "loop-1").symlink_to(tmp_path / "loop-1")
+    assert check(tmp_path / "loop-1").health is Health.UNREADABLE
+
+
+def test_a_marker_is_awaited(tmp_path: Path) -> None:
+    (tmp_path / "step-1").mkdir()
+    (tmp_path / "step-1" / "weights").write_bytes(b"x")
+    (tmp_path / "step-2.bin").write_bytes(b"x")
+    assert check(tmp_path / "step-1", marker="DONE").health is Health.INCOMPLETE
+    assert check(tmp_path / "step-2.bin", marker=".ok").health is Health.INCOMPLETE
+    (tmp_path / "step-1" / "DONE").touch()
+    (tmp_path / "step-2.bin.ok").touch()
+    assert check(tmp_path / "step-1", marker="DONE").health is Health.VALID
+    assert check(tmp_path / "step-2.bin", marker=".ok").health is Health.VALID
