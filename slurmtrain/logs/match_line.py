@@ -21,7 +21,7 @@ _SOURCE = re.compile(
     r"|log|self|def|from|import|try|warnings|yield|await|async"
     r"|msg|message|f?\"|f?'|#|[a-z_][\w.\[\]]* ?(?:[-+*/|]?= |\())"
 )
-_MILD = re.compile(r"(?<!NCCL )\bWARN(?:ING)?\b|\[NeMo W |UserWarning: ")
+_MILD = re.compile(r"(?<!NCCL )(?<!NCCL_DEBUG=)\bWARN(?:ING)?\b|\[NeMo W |UserWarning: ")
 
 
 class LineMatcher:
