@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurmtrain.agent.job import JobContext
+from slurmtrain.agent.measure import count_oom_kills
 from slurmtrain.agent.processes import end_processes, find_launch_processes
 from slurmtrain.checkpoints.find import checkpoint_dir
 from slurmtrain.core.jobid import JobId
@@ -33,6 +34,7 @@ class LaunchProcess:
     log_offset: int
     started_at: float
     folder: Path | None = None  # the launch's own, where ranks may leave error files
+    oom_kills_before: int | None = None
 
     def poll(self) -> int | None:
         """Exit code (128+n for a signal) once srun is gone."""
@@ -61,7 +63,7 @@ def start_launch(
         attempt.launch(number).mkdir(mode=0o755, parents=True, exist_ok=True)
     with contextlib.suppress(OSError):
         checkpoint_dir(job.run.path, job.plan.spec.checkpoint).mkdir(mode=0o755, parents=True, exist_ok=True)
-    offset = _size(job.log_file)
+    offset, kills = _size(job.log_file), count_oom_kills()
     try:
         process = subprocess.Popen(
             ["/bin/bash", str(job.run.launch_script)],
@@ -71,7 +73,7 @@ def start_launch(
         )
     except OSError as exc:
         raise SlurmtrainError(f"cannot start {job.run.launch_script}: {exc.strerror or exc}") from exc
-    return LaunchProcess(number, process, job.log_file, offset, time.time(), attempt.launch(number))
+    return LaunchProcess(number, process, job.log_file, offset, time.time(), attempt.launch(number), kills)
 
 
 def launch_environment(

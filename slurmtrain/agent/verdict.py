@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +12,7 @@ from pathlib import Path
 
 from slurmtrain.agent.job import JobContext
 from slurmtrain.agent.launch import LaunchProcess
+from slurmtrain.agent.measure import count_gpus, count_oom_kills, heartbeat_age
 from slurmtrain.agent.record import Record
 from slurmtrain.agent.say import say
 from slurmtrain.agent.stops import StopReason, is_ours, is_preempted, look_patiently
@@ -17,6 +20,7 @@ from slurmtrain.checkpoints.find import find_newest
 from slurmtrain.core.decision import Decision
 from slurmtrain.core.diagnosis.model import Diagnosis
 from slurmtrain.core.facts import Facts, RankExit
+from slurmtrain.core.nodeset import expand_nodes
 from slurmtrain.core.policy import Ending, decide
 from slurmtrain.core.spec import Spec
 from slurmtrain.ops.judge import LogRange, decide_ending, diagnose_log
@@ -81,7 +85,7 @@ def judge_launch(job: JobContext, end: LaunchEnd, slurm: SlurmClient, record: Re
         return None
     diagnosis = dataclasses.replace(_NO_FAILURE, sentence=end.stop.detail if end.stop else "")
     if end.exit_code != 0 and reason is None:
-        diagnosis = _diagnose(job, end, log)
+        diagnosis = _diagnose(job, end, log, seen, _steps_made(record, newest.step if newest else None))
         record.diagnosed(launch.number, diagnosis)
         say(f"launch {launch.number} failed: {diagnosis.sentence or diagnosis.cause}")
     decision = decide_ending(
@@ -132,8 +136,33 @@ def _log_of(launch: LaunchProcess) -> LogRange:
     return LogRange(launch.log_file, start, end, launch.folder)
 
 
-def _diagnose(job: JobContext, end: LaunchEnd, log: LogRange) -> Diagnosis:
+def _steps_made(record: Record, newest: int | None) -> int | None:
+    """How many steps further the newest checkpoint is than the one that the launch began from; None if not known."""
+    launch = record.read_run().last_launch
+    if newest is None or launch is None or launch.started is None:
+        return None
+    return max(0, newest - (launch.started.progress or 0))
+
+
+def _nodes_of(seen: JobRecord | None) -> tuple[str, ...]:
+    with contextlib.suppress(ValueError):
+        return tuple(expand_nodes(seen.nodes)) if seen is not None else ()
+    return ()
+
+
+def _diagnose(job: JobContext, end: LaunchEnd, log: LogRange, seen: JobRecord | None, steps: int | None) -> Diagnosis:
+    kills, before = count_oom_kills(), end.launch.oom_kills_before
+    allocated, visible = count_gpus(os.environ)
     facts = Facts(
+        nnodes=seen.node_count or None if seen else None,
+        nodes=_nodes_of(seen),
+        elapsed_s=time.time() - seen.start_time.timestamp() if seen and seen.start_time else None,
+        time_limit_s=seen.time_limit.total_seconds() if seen and seen.time_limit else None,
+        oom_kill_events=kills - before if kills is not None and before is not None else None,
+        allocated_gpus=allocated,
+        visible_gpus=visible,
+        step_progress=steps,
+        last_progress_age_s=heartbeat_age(end.launch.folder),
         state="FAILED",
         exit_code=end.own_code,
         signal=next((e.signal for e in end.rank_exits[:1]), None),

@@ -25,7 +25,9 @@ class Facts:
     `state` is Slurm's base word (``FAILED``); ``cancelled_by`` is the uid of sacct's ``CANCELLED by 1000``.
     `exit_code` and `signal` are the two halves of Slurm's ``ExitCode``, `derived_exit_code` the first half of
     ``DerivedExitCode``. `stop_sent` is the reason of a stop that we asked for ourselves: ``time_limit``, ``preempted``,
-    ``user``, ``hang`` or ``shutdown``. `step_states` are the words of the step rows. Times are in seconds.
+    ``user``, ``hang`` or ``shutdown``. `step_states` are the words of the step rows. Times are in s.
+    `visible_gpus` is how many of the `allocated_gpus` could be opened. `step_progress` is how many steps further this
+    launch got, `last_progress_age_s` how long before its end it last reported one.
     """
 
     state: str | None = None
@@ -37,6 +39,7 @@ class Facts:
     elapsed_s: float | None = None
     time_limit_s: float | None = None
     last_output_age_s: float | None = None
+    last_progress_age_s: float | None = None
     failed_nodes: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
     nnodes: int | None = None

@@ -15,6 +15,7 @@ from slurmtrain.core.diagnosis.model import Diagnosis
 from slurmtrain.core.facts import Facts, RankExit
 from slurmtrain.core.jobid import JobId, parse_job_id
 from slurmtrain.core.jobstate import BaseState, StateFlag
+from slurmtrain.core.nodeset import expand_nodes
 from slurmtrain.core.run import Launch, Run, advance, find_attempt, fold
 from slurmtrain.core.spec import Spec
 from slurmtrain.errors import SlurmtrainError
@@ -210,10 +211,19 @@ def _facts(
         elapsed_s=elapsed.total_seconds() if elapsed else None,
         time_limit_s=record.time_limit.total_seconds() if record and record.time_limit else None,
         step_states=tuple(str(step.state) for step in record.steps) if record else (),
+        nodes=_nodes_of(record),
+        nnodes=len(_nodes_of(record)) or None,
         rank_exits=exits,
         stop_sent=launch.stop.reason if launch and launch.stop else None,
         cancelled_by=str(ended.cancelled_by) if ended.cancelled_by is not None else None,
     )
+
+
+def _nodes_of(record: AccountingRecord | None) -> tuple[str, ...]:
+    try:
+        return tuple(expand_nodes(record.nodes)) if record is not None else ()
+    except ValueError:
+        return ()
 
 
 def _elapsed(record: AccountingRecord | None) -> timedelta | None:

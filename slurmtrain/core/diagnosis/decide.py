@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from slurmtrain.core.blame import foreign_memory_gib, node_of, suspects_of
 from slurmtrain.core.causes import CAUSES, Cause
+from slurmtrain.core.diagnosis.cross_check import cross_check
 from slurmtrain.core.diagnosis.culprit import Culprit, find_culprit, tasks_differ
 from slurmtrain.core.diagnosis.model import Diagnosis, EvidenceLine
 from slurmtrain.core.diagnosis.select import Evidence, gather
@@ -29,7 +30,7 @@ def diagnose(facts: Facts, findings: Sequence[Findings], rules: RuleSet | None =
     """
     logs = list(findings) if findings or rules is None else [Findings("", rules=rules)]
     evidence = gather(facts, logs)
-    verdict = decide_by_state(facts, evidence)
+    verdict = cross_check(decide_by_state(facts, evidence), facts, evidence)
     answer = _describe(facts, evidence, verdict)
     rule = _own_rule(facts, evidence)
     return answer if rule is None else _apply_own(answer, rule[0], rule[1])
@@ -60,7 +61,7 @@ def _describe(facts: Facts, evidence: Evidence, verdict: Verdict) -> Diagnosis:
         rule=finding.rule if finding is not None else None,
         first_rung=cause.first_rung,
         infrastructure=cause.infrastructure,
-        notes=tuple(note for note in (verdict.note, _culprit_note(culprit)) if note),
+        notes=tuple(note for note in (verdict.note, *verdict.doubts, _culprit_note(culprit)) if note),
         advice=(finding.source.advice if finding is not None and finding.source is not None else None) or cause.advice,
     )
     return _override(answer, cause, finding, evidence)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from slurmtrain.core.causes import CAUSES
 from slurmtrain.core.diagnosis.select import PROOF, ROOT, SYMPTOM, Evidence, choose
 from slurmtrain.core.facts import Facts
 from slurmtrain.core.findings import Finding
@@ -34,6 +35,7 @@ class Verdict:
     finding: Finding | None
     confidence: float
     note: str | None = None
+    doubts: tuple[str, ...] = ()
 
 
 def base_state(facts: Facts) -> tuple[str | None, bool]:
@@ -138,9 +140,13 @@ def _timeout(facts: Facts, evidence: Evidence) -> Verdict:
     if max((log.nan_run for log in evidence.logs), default=0) >= NAN_RUN:
         return Verdict("nan_loss", _find(evidence, "nan_loss"), 0.75, "the loss was NaN until the time limit")
     age = _age(facts, evidence)
-    if age is not None and age >= OLD_OUTPUT_S:
+    steps_age = facts.last_progress_age_s
+    if age is not None and age >= OLD_OUTPUT_S and (steps_age is None or steps_age >= OLD_OUTPUT_S):
         note = f"the last output was {age / 3600:.1f} h before the time limit"
         return Verdict("hang_no_progress", _last_output(evidence) or stop, 0.85, note)
+    if steps_age is not None and steps_age >= 2 * OLD_OUTPUT_S:
+        note = f"it still printed, but its last step was {steps_age / 3600:.1f} h before the time limit"
+        return Verdict("hang_no_progress", _last_output(evidence) or stop, 0.6, note)
     return Verdict("time_limit", stop, 0.97)
 
 
@@ -262,11 +268,21 @@ def _by_facts(facts: Facts, evidence: Evidence) -> list[Finding]:
         for rule in (log.rules.rules if log.rules is not None else ())
         if not rule.own and rule.cause is not None and fact_rule_holds(rule, facts)
     ]
-    if facts.oom_kill_events:
+    if facts.oom_kill_events or any(word.startswith("OUT_OF_MEMORY") for word in facts.step_states):
         found.append(_virtual("host_oom", 94))
-    if facts.allocated_gpus and facts.visible_gpus is not None and facts.visible_gpus < facts.allocated_gpus:
-        found.append(_virtual("gpu_unavailable", 91))
+    if missing_gpus(facts):
+        # An error of a GPU program is what a missing GPU looks like; a KeyError is not.
+        named = choose([item for item in evidence.causes if item.weight >= ROOT])
+        explains = named is None or (named.cause is not None and CAUSES[named.cause].family == "gpu_app")
+        found.append(_virtual("gpu_unavailable", PROOF if explains else ROOT))
     return found
+
+
+def missing_gpus(facts: Facts) -> int:
+    """How many of the allocated GPUs could not be opened; 0 also when it is not known."""
+    if not facts.allocated_gpus or facts.visible_gpus is None:
+        return 0
+    return max(0, facts.allocated_gpus - facts.visible_gpus)
 
 
 def _fact_finding(rule: Rule) -> Finding:

@@ -125,6 +125,127 @@ def test_a_disagreement_costs_confidence_and_is_said(rules: RuleSet) -> None:
     assert not sure.notes
 
 
+KEY = "[rank2]: Traceback (most recent call last):\n[rank2]:   File \"t.py\", line 3\n[rank2]: KeyError: 'y'\n"
+LAUNCH = "RuntimeError: CUDA error: unspecified launch failure\n"
+IMPORT = "Traceback (most recent call last):\n  File \"t.py\", line 1\nModuleNotFoundError: No module named 'a'\n"
+KILLED = "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.\n"
+
+# What a fact changes: facts without it, the fact, the log, the cause before and after (the same: less sure, and said).
+CHANGES: list[tuple[str, dict[str, Any], dict[str, Any], str, str, str]] = [
+    ("no oom event", {"state": "OUT_OF_MEMORY"}, {"oom_kill_events": 0}, STEP, "host_oom", "host_oom"),
+    (
+        "an oom event",
+        {"state": "FAILED", "exit_code": 1},
+        {"oom_kill_events": 1},
+        KILLED,
+        "dataloader_worker_killed",
+        "host_oom",
+    ),
+    (
+        "a step's word",
+        {"state": "FAILED", "exit_code": 1},
+        {"step_states": ("COMPLETED", "OUT_OF_MEMORY")},
+        STEP,
+        "unknown",
+        "host_oom",
+    ),
+    (
+        "a missing GPU, CUDA error",
+        {"state": "FAILED", "exit_code": 1},
+        {"allocated_gpus": 8, "visible_gpus": 7},
+        LAUNCH,
+        "cuda_illegal_access",
+        "gpu_unavailable",
+    ),
+    (
+        "a missing GPU, no text",
+        {"state": "FAILED", "exit_code": 1},
+        {"allocated_gpus": 8, "visible_gpus": 7},
+        STEP,
+        "unknown",
+        "gpu_unavailable",
+    ),
+    (
+        "a missing GPU, KeyError",
+        {"state": "FAILED", "exit_code": 1},
+        {"allocated_gpus": 8, "visible_gpus": 7},
+        KEY,
+        "python_exception",
+        "python_exception",
+    ),
+    (
+        "a start-up error after steps",
+        {"state": "FAILED", "exit_code": 1},
+        {"step_progress": 500},
+        IMPORT,
+        "import_error",
+        "import_error",
+    ),
+    (
+        "a time limit too early",
+        {"state": "TIMEOUT"},
+        {"elapsed_s": 600.0, "time_limit_s": 7200.0},
+        STEP,
+        "time_limit",
+        "time_limit",
+    ),
+    (
+        "a hang that still made steps",
+        {"state": "TIMEOUT", "last_output_age_s": 7200.0},
+        {"last_progress_age_s": 20.0},
+        STEP,
+        "hang_no_progress",
+        "time_limit",
+    ),
+    (
+        "output without steps",
+        {"state": "TIMEOUT", "last_output_age_s": 5.0},
+        {"last_progress_age_s": 9000.0},
+        STEP,
+        "time_limit",
+        "hang_no_progress",
+    ),
+    (
+        "completed half way",
+        {"state": "COMPLETED", "exit_code": 0},
+        {"newest_checkpoint_step": 500, "target_step": 1000},
+        STEP,
+        "no_failure",
+        "no_failure",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("given", "fact", "log", "before", "after"), [row[1:] for row in CHANGES], ids=[row[0] for row in CHANGES]
+)
+def test_what_a_fact_changes(
+    given: dict[str, Any], fact: dict[str, Any], log: str, before: str, after: str, rules: RuleSet
+) -> None:
+    without, known = (diagnose(Facts(**facts), [scan_bytes(log.encode(), rules)]) for facts in (given, given | fact))
+    assert (without.cause, known.cause) == (before, after)
+    if before == after:
+        assert known.confidence < without.confidence
+        assert len(known.notes) > len(without.notes)
+
+
+def test_facts_that_agree_cost_nothing(rules: RuleSet) -> None:
+    log = [scan_bytes((STEP + LIMIT).encode(), rules)]
+    facts = Facts(
+        state="TIMEOUT", elapsed_s=7205.0, time_limit_s=7200.0, last_output_age_s=9.0, last_progress_age_s=9.0
+    )
+    answer = diagnose(facts, log)
+    assert (answer.confidence, answer.notes) == (0.97, ())
+    full = Facts(state="FAILED", exit_code=1, allocated_gpus=8, visible_gpus=8, step_progress=0, oom_kill_events=0)
+    assert diagnose(full, [scan_bytes(IMPORT.encode(), rules)]).notes == ()
+
+
+def test_another_error_before_the_memory_ran_out_is_said(rules: RuleSet) -> None:
+    answer = diagnose(Facts(state="OUT_OF_MEMORY", signal=125), [scan_bytes((STEP + OOM).encode(), rules)])
+    assert answer.cause == "host_oom"
+    assert "cuda_oom in line 9" in answer.notes[0]
+
+
 def test_facts_survive_json() -> None:
     facts = Facts(
         state="FAILED",
