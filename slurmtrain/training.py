@@ -1,0 +1,274 @@
+"""For training code: what slurmtrain tells a training, and what a training can tell slurmtrain.
+
+One file without dependencies: where slurmtrain is not installed, copy it beside your code with
+``python -m slurmtrain.training > slurmtrain_training.py``. Outside of slurmtrain every function is harmless: nothing is
+asked to stop, nothing is resumed, nothing is written but what ``atomic_save`` is told to.
+
+    from slurmtrain.training import atomic_save, done, heartbeat, resume_from, should_stop
+
+    start = load(resume_from()) if resume_from() else 0
+    for step in range(start, steps):
+        train(step)
+        heartbeat(step=step)
+        leave = should_stop()                   # on all ranks alike, when torch.distributed is in use
+        if rank == 0 and (leave or step % 100 == 0):
+            with atomic_save(f"{folder}/step-{step:06d}.pt") as path:
+                torch.save(state, path)
+        if leave:
+            break
+    else:
+        done()
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+_LOOK_S = 1.0  # how often the stop file is looked for, at most
+_BEAT_S = 10.0  # how often a heartbeat is written, at most
+
+_asked = False
+_listens = False
+_looked_at = -1e9
+_beat_at = -1e9
+
+
+def active() -> bool:
+    """Whether slurmtrain started this process."""
+    return bool(os.environ.get("SLURMTRAIN_RUN_ID"))
+
+
+def rank() -> int:
+    """This process' rank, 0 where there is only one."""
+    text = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"
+    return int(text) if text.isdigit() else 0
+
+
+def resume_from() -> Path | None:
+    """The checkpoint to start from, a file or a folder; None to begin anew."""
+    text = os.environ.get("SLURMTRAIN_RESUME_FROM")
+    return Path(text) if text else None
+
+
+def checkpoint_dir(default: str | Path = "checkpoints") -> Path:
+    """Where slurmtrain looks for checkpoints; ``default`` outside of it."""
+    return Path(os.environ.get("SLURMTRAIN_CHECKPOINT_DIR") or default)
+
+
+def listen() -> None:
+    """Take up the stop signal; ``should_stop`` does it too. A handler that is there already is called as before."""
+    global _listens  # noqa: PLW0603 - one process, one state
+    if _listens or not active() or threading.current_thread() is not threading.main_thread():
+        return
+    _listens = True
+    before = signal.getsignal(signal.SIGUSR2)
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        global _asked  # noqa: PLW0603
+        _asked = True
+        if callable(before):
+            before(number, frame)
+
+    signal.signal(signal.SIGUSR2, on_signal)
+
+
+def should_stop(*, together: bool = True) -> bool:
+    """Whether to save and leave now: the time limit is near, the nodes are wanted, or a person asks for it.
+
+    Ranks learn of it at different steps. With ``together``, and torch.distributed in use, one that knows is enough and
+    all ranks get the same answer: call it on every rank at the same step. It costs one small all-reduce.
+    """
+    listen()
+    asked = _asked or _stop_file_is_there()
+    return _any_rank(asked) if together else asked
+
+
+def stop_reason() -> str | None:
+    """Why: ``time_limit``, ``preempted``, ``drain``, ``maintenance``, ``user``; None while nobody asks."""
+    path = os.environ.get("SLURMTRAIN_STOP_FILE")
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").strip()[:100] or "user" if path else None
+    except OSError:
+        return None
+
+
+def _stop_file_is_there() -> bool:
+    global _looked_at, _asked  # noqa: PLW0603
+    path = os.environ.get("SLURMTRAIN_STOP_FILE")
+    if path and time.monotonic() - _looked_at >= _LOOK_S:
+        _looked_at = time.monotonic()
+        _asked = _asked or os.path.exists(path)  # noqa: PTH110 - unlike Path.exists it never raises
+    return _asked
+
+
+def _any_rank(asked: bool) -> bool:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return asked
+    torch = sys.modules["torch"]
+    on_gpu = "nccl" in str(distributed.get_backend())
+    flag = torch.tensor([1.0 if asked else 0.0], device=torch.device("cuda") if on_gpu else torch.device("cpu"))
+    distributed.all_reduce(flag, op=distributed.ReduceOp.MAX)
+    return bool(flag.item() > 0)
+
+
+def heartbeat(step: int | None = None, *, pause_s: float = 0.0, **values: float) -> None:
+    """Say that training goes on, and how far it is. Written by rank 0, every ten seconds at most.
+
+    ``pause_s`` announces that nothing will be heard for so long (evaluation, compilation, a big save). ``values`` are
+    shown by ``slurmtrain status``: ``loss=…, epoch=…``.
+    """
+    global _beat_at  # noqa: PLW0603
+    path = os.environ.get("SLURMTRAIN_HEARTBEAT")
+    if not path or rank() != 0 or (time.monotonic() - _beat_at < _BEAT_S and not pause_s):
+        return
+    _beat_at = time.monotonic()
+    now = time.time()
+    beat: dict[str, Any] = {"at": now, "step": step, **{name: float(value) for name, value in values.items()}}
+    if pause_s:
+        beat["pause_until"] = now + pause_s
+    with contextlib.suppress(OSError, ValueError):  # a full disk must not end a training
+        temporary = f"{path}.{os.getpid()}.tmp"
+        Path(temporary).write_text(json.dumps(beat) + "\n", encoding="utf-8")
+        os.replace(temporary, path)  # noqa: PTH105
+
+
+def done() -> None:
+    """Say that the training is finished: the run ends well, whatever happens to this process from now on."""
+    path = os.environ.get("SLURMTRAIN_DONE_FILE")
+    if path:
+        Path(path).touch()
+
+
+@contextlib.contextmanager
+def atomic_save(path: str | Path, *, folder: bool = False) -> Iterator[Path]:
+    """A path to write a checkpoint to, which becomes ``path`` when all is on the disk, or never.
+
+    ``folder``: a directory is made, to write files into. An old ``path`` is replaced. What was written is removed
+    when the block raises.
+    """
+    final = Path(path)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    temporary = final.with_name(f".{final.name}.{os.getpid()}.tmp")
+    _remove(temporary)
+    if folder:
+        temporary.mkdir()
+    try:
+        yield temporary
+        for part in sorted(temporary.rglob("*")) if folder else [temporary]:
+            if part.is_file():
+                _sync(part)
+        if folder and final.is_dir():
+            final.rename(old := final.with_name(f".{final.name}.{os.getpid()}.old.tmp"))
+            temporary.rename(final)
+            _remove(old)
+        else:
+            temporary.replace(final)
+        _sync(final.parent)
+    except BaseException:
+        _remove(temporary)
+        raise
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+# --- frameworks; each is imported only by the function that needs it
+
+
+def lightning_callback() -> Any:
+    """A callback for Lightning 2: saves and leaves when asked, sends heartbeats, tells the end.
+
+    ``Trainer(callbacks=[lightning_callback()], plugins=[SLURMEnvironment(auto_requeue=False)])`` and
+    ``fit(…, ckpt_path=resume_from())``. Checkpoints go to ``checkpoint_dir()`` as ``step-N.ckpt``.
+    """
+    try:
+        from lightning.pytorch import Callback
+    except ImportError:
+        from pytorch_lightning import Callback
+
+    class SlurmtrainCallback(Callback):  # type: ignore[misc]
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            listen()
+
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, *_rest: Any) -> None:
+            heartbeat(step=trainer.global_step, epoch=trainer.current_epoch)
+            if should_stop() and not trainer.should_stop:
+                trainer.save_checkpoint(checkpoint_dir() / f"step-{trainer.global_step}.ckpt")
+                trainer.should_stop = True
+                trainer.limit_val_batches = 0
+
+        def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+            if trainer.is_global_zero and not should_stop(together=False):
+                done()
+
+    return SlurmtrainCallback()
+
+
+def trainer_callback() -> Any:
+    """A callback for the Hugging Face Trainer: saves and leaves when asked, sends heartbeats, tells the end.
+
+    ``Trainer(…, callbacks=[trainer_callback()])`` with ``output_dir=str(checkpoint_dir())``, and
+    ``trainer.train(resume_from_checkpoint=str(resume_from() or "") or None)``; ``checkpoint.pattern: checkpoint-*``.
+    """
+    from transformers import TrainerCallback
+
+    class SlurmtrainCallback(TrainerCallback):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.left = False
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **_rest: Any) -> None:
+            listen()
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_rest: Any) -> Any:
+            heartbeat(step=state.global_step, epoch=float(state.epoch or 0.0))
+            if should_stop():
+                self.left = control.should_save = control.should_training_stop = True
+                control.should_evaluate = False
+            return control
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **_rest: Any) -> None:
+            if state.is_world_process_zero and (not self.left or state.global_step >= state.max_steps):
+                done()
+
+    return SlurmtrainCallback()
+
+
+def leave_accelerate(accelerator: Any, step: int) -> bool:
+    """For a loop with accelerate: whether to leave after this step; the state has then been saved.
+
+    ``if leave_accelerate(accelerator, step): break``, on every process. ``accelerator.load_state(resume_from())`` loads
+    it.
+    """
+    heartbeat(step=step)
+    if not should_stop():
+        return False
+    accelerator.save_state(str(checkpoint_dir() / f"step-{step}"))
+    return True
+
+
+if __name__ == "__main__":
+    sys.stdout.write(Path(__file__).read_text(encoding="utf-8"))

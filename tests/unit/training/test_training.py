@@ -1,0 +1,140 @@
+"""The helper for training code, in processes as a training would use it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from slurmtrain import training
+
+SOURCE = Path(training.__file__)
+
+
+def python(code: str, folder: Path, **env: str) -> subprocess.Popen[str]:
+    """A training that has the helper as a copied file and nothing else of slurmtrain."""
+    (folder / "helper.py").write_text(SOURCE.read_text(encoding="utf-8"), encoding="utf-8")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "RANK"))}
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env={**kept, **env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, out
+    return out.strip()
+
+
+def test_outside_of_slurmtrain_nothing_happens(tmp_path: Path) -> None:
+    code = (
+        "import signal, helper as h; h.heartbeat(step=1); h.done(); print(h.should_stop(), h.resume_from(), h.stop_reason(),"
+        " h.active(), h.rank(), h.checkpoint_dir(), signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL)"
+    )
+    assert said(python(code, tmp_path)) == "False None None False 0 checkpoints True"
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["helper.py"]
+
+
+LOOP = """
+import signal, time, helper as h
+signal.signal(signal.SIGUSR2, lambda *_: print("mine too", flush=True))
+h.listen()
+print("ready", flush=True)
+while not h.should_stop(): time.sleep(0.02)
+print("leaves:", h.stop_reason())
+"""
+
+
+@pytest.mark.parametrize("way", ["signal", "file"])
+def test_asked_to_stop_by_signal_or_file(way: str, tmp_path: Path) -> None:
+    process = python(LOOP, tmp_path, SLURMTRAIN_RUN_ID="r", SLURMTRAIN_STOP_FILE=str(tmp_path / "stop"))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    if way == "file":
+        (tmp_path / "stop").write_text("time_limit\n")
+    else:
+        process.send_signal(signal.SIGUSR2)
+    assert said(process) == {"signal": "mine too\nleaves: None", "file": "leaves: time_limit"}[way]
+
+
+def test_a_heartbeat_is_whole_bounded_and_of_rank_0_alone(tmp_path: Path) -> None:
+    path = tmp_path / "heartbeat"
+    code = "import helper as h\nfor n in range(500): h.heartbeat(step=n, loss=0.5)\nh.heartbeat(step=7, pause_s=600)"
+    said(python(code, tmp_path, SLURMTRAIN_HEARTBEAT=str(path), RANK="1"))
+    assert not path.exists()
+    said(python(code.rpartition("\n")[0], tmp_path, SLURMTRAIN_HEARTBEAT=str(path), RANK="0"))
+    beat = json.loads(path.read_text())
+    assert (beat["step"], beat["loss"]) == (0, 0.5), "the others came too soon after the first"
+    said(python(code, tmp_path, SLURMTRAIN_HEARTBEAT=str(path)))
+    beat = json.loads(path.read_text())
+    assert beat["step"] == 7
+    assert beat["pause_until"] > time.time() + 300
+    said(python(code, tmp_path, SLURMTRAIN_HEARTBEAT="/proc/none/heartbeat"))  # never the training's death
+
+
+def test_done(tmp_path: Path) -> None:
+    said(python("import helper as h; h.done()", tmp_path, SLURMTRAIN_DONE_FILE=str(tmp_path / "done")))
+    assert (tmp_path / "done").exists()
+
+
+SAVE = """
+import sys, helper as h
+with h.atomic_save("ckpt/step-1", folder=sys.argv == ["-c"] and FOLDER) as path:
+    target = path / "weights" if FOLDER else path
+    target.write_text("new")
+    print("written", flush=True)
+    sys.stdin.readline() if WAIT else None
+    1 / (0 if FAIL else 1)
+"""
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_a_save_is_there_whole_or_not_at_all(folder: bool, tmp_path: Path) -> None:
+    head = f"FOLDER, WAIT, FAIL = {folder}, False, "
+    final = tmp_path / "ckpt" / "step-1"
+    content = final / "weights" if folder else final
+    for _ in range(2):  # the second replaces the first
+        said(python(head + "False\n" + SAVE, tmp_path))
+        assert content.read_text() == "new"
+        assert [path.name for path in final.parent.iterdir()] == ["step-1"]
+    content.write_text("old")
+    failed = python(head + "True\n" + SAVE, tmp_path)
+    failed.communicate(timeout=60)
+    assert failed.returncode == 1
+    assert content.read_text() == "old"
+    assert [path.name for path in final.parent.iterdir()] == ["step-1"]
+
+
+def test_a_save_that_is_killed_leaves_the_old_one(tmp_path: Path) -> None:
+    (tmp_path / "ckpt").mkdir()
+    (tmp_path / "ckpt" / "step-1").write_text("old")
+    code = "FOLDER, WAIT, FAIL = False, False, False\nimport time\n" + SAVE.replace(
+        "    1 /", "    time.sleep(60)\n    1 /"
+    )
+    process = python(code, tmp_path)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "written\n"
+    process.kill()
+    process.wait()
+    assert (tmp_path / "ckpt" / "step-1").read_text() == "old"
+    others = [path.name for path in (tmp_path / "ckpt").iterdir() if path.name != "step-1"]
+    assert all(name.startswith(".") and name.endswith(".tmp") for name in others), "no checkpoint by its name"
+
+
+def test_the_file_can_be_printed_to_copy_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "slurmtrain.training"], capture_output=True, text=True, cwd=SOURCE.parents[1], timeout=60
+    )
+    assert done.stdout == SOURCE.read_text(encoding="utf-8")
+    assert "import slurmtrain" not in done.stdout
