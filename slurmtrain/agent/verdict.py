@@ -23,6 +23,7 @@ from slurmtrain.core.facts import Facts, RankExit
 from slurmtrain.core.nodeset import expand_nodes
 from slurmtrain.core.policy import Ending, decide
 from slurmtrain.core.spec import Spec
+from slurmtrain.logs.step import read_step
 from slurmtrain.ops.judge import LogRange, decide_ending, diagnose_log
 from slurmtrain.ops.requeued import read_srun_words
 from slurmtrain.slurm.client import JobRecord, SlurmClient
@@ -70,12 +71,14 @@ def judge_launch(job: JobContext, end: LaunchEnd, slurm: SlurmClient, record: Re
     ours = seen is not None and is_ours(seen, job.restart_count)
     reason = _stop_reason(job, end, seen, ours=ours)
     done, newest = job.run.is_done(), find_newest(job.run.path, spec.checkpoint)
+    heartbeat = job.run.attempt(record.attempt).launch(launch.number) / "heartbeat"
     record.launch_ended(
         launch.number,
         exit_code=end.own_code,
         duration_s=ended_at - launch.started_at,
         stop_reason=reason,
         progress=newest.step if newest else None,
+        step=read_step(log.path, log.start, log.end, heartbeat),
         done=done,
         rank_exits=list(end.rank_exits),
         log_end=log.end or 0,
@@ -123,8 +126,15 @@ def _not_ours(job: JobContext, seen: JobRecord | None) -> str:
 
 def decide_between_launches(record: Record, spec: Spec, stop: StopReason) -> Decision:
     """A reason to stop came while no launch ran."""
-    ending = Ending(cause=stop.reason, sentence=stop.detail, exit_code=None, script_alive=True, stop_reason=stop.reason)
-    decision = decide(record.read_run(), ending, spec.retry)
+    ending = Ending(
+        cause=stop.reason,
+        sentence=stop.detail,
+        exit_code=None,
+        script_alive=True,
+        stop_reason=stop.reason,
+        now=time.time(),
+    )
+    decision = decide(record.read_run(), ending, spec)
     say(f"decision: {decision.action.value} ({decision.reason})")
     return decision
 

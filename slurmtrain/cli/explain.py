@@ -31,6 +31,9 @@ _BUDGETS = {
     "requeues": "requeues {} of {}",
     "infrastructure": "infrastructure requeues {} of {}",
     "attempts": "attempts {} of {}",
+    "GPU_hours": "{} of {} GPU hours for retries",
+    "node_hours": "{} of {} node hours for retries",
+    "hours": "{} of {} hours until its deadline",
 }
 _COLOURS = {"Completed": "green", "Running": "green", "Failed": "red", "Terminated": "red", "Held": "yellow"}
 
@@ -135,9 +138,11 @@ class _Screen:
         return [text + (f" [{'; '.join(details)}]" if details else "")]
 
     def _budgets(self, found: Explanation) -> str:
-        shown = (
-            _BUDGETS[use.name].format(use.used, "?" if use.allowed is None else use.allowed) for use in found.budgets
-        )
+        shown = []
+        for use in found.budgets:
+            name, _, cause = use.name.partition(":")
+            words = _BUDGETS[name].format(f"{use.used:g}", "?" if use.allowed is None else f"{use.allowed:g}")
+            shown.append(f"{words} for {cause}" if cause else words)
         return "used: " + ", ".join(shown)
 
     def _story(self, rows: Sequence[LaunchRow]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from slurmtrain.config.environment import environment_layer, unused_variables
 from slurmtrain.config.nodes import Mapping, Node, Place, Scalar, put, shown
 from slurmtrain.config.nodes import Sequence as ListNode
 from slurmtrain.config.problems import Problems
-from slurmtrain.config.schema import VARIABLES, Layer, Value, all_keys, read_layer
+from slurmtrain.config.schema import CAUSES, VARIABLES, Layer, Value, all_keys, read_layer
 from slurmtrain.config.settings import Settings
 from slurmtrain.config.yamlfile import load_yaml, parse_yaml
 from slurmtrain.core.spec import Spec
@@ -106,7 +106,8 @@ def _parse_set(text: str) -> tuple[str, Node]:
         node = parse_yaml(value, str(place), fixed_place=place) if value.strip() else Scalar("", place)
     except SpecError:
         return key, Scalar(value, place)
-    return key, Scalar(value, place) if isinstance(node, Mapping) and key in all_keys() else node  # name=a: b
+    is_text = isinstance(node, Mapping) and key in all_keys() and key != CAUSES  # name=a: b
+    return key, Scalar(value, place) if is_text else node
 
 
 def _spread_tasks(ntasks: str | None, merged: dict[str, Value], problems: Problems) -> None:

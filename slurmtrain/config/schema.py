@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from slurmtrain.config import parsers as p
+from slurmtrain.config import retry
 from slurmtrain.config.nodes import Mapping, Node, Place, describe, shown
 from slurmtrain.config.problems import Problems, closest
 
 Group: TypeAlias = "dict[str, p.Parser | Group]"
 
 VARIABLES = "environment.variables"
+CAUSES = "retry.causes"
 SCHEMA: Group = {
     "command": p.arguments("the command and its arguments as a list, like [python, train.py, --lr, 1e-4]"),
     "name": p.text("a name", limit=200),
@@ -63,6 +65,9 @@ SCHEMA: Group = {
         "attempts": p.integer(1, 100_000),
         "delay_s": p.seconds(0, 7 * 86400),
         "exclude_nodes": p.boolean,
+        "max_gpu_hours": retry.hours,
+        "deadline": retry.deadline,
+        "causes": retry.causes,
         "clean_up_s": p.seconds(2, 600),
     },
     "companion": p.boolean,

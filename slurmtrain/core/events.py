@@ -115,7 +115,8 @@ class LaunchEnded(Event):
     signal: int | None = None
     duration_s: float = 0.0
     stop_reason: str | None = None
-    progress: int | None = None
+    progress: int | None = None  # newest checkpoint's step
+    step: int | None = None  # highest step that the training told, by its heartbeat or in its log
     done: bool = False  # the training said that it has finished
     rank_exits: tuple[Mapping[str, Any], ...] = ()
     log_end: int = 0

@@ -7,14 +7,23 @@ budgets bound every rung; preemption and the time limit use none, because they a
 from __future__ import annotations
 
 import dataclasses
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from slurmtrain.core.budget import (
+    allocated_gpus,
+    count_in_place,
+    count_requeues,
+    deadline_at,
+    retry_for,
+    retry_hours,
+)
 from slurmtrain.core.causes import CAUSES, Cause
-from slurmtrain.core.decision import Action, Budget, Decision, RunState
+from slurmtrain.core.decision import RETRIES, Action, Budget, Decision, RunState
 from slurmtrain.core.run import Attempt, Launch, Run
-from slurmtrain.core.spec import Retry
+from slurmtrain.core.spec import Retry, Spec
 
 DO_NOT_RETRY = 93  # a training that exits with this asks not to be tried again
 CONTINUES = frozenset({"time_limit", "preempted", "drain", "maintenance"})  # stops after which the run goes on
@@ -22,7 +31,13 @@ MIN_SUSPICION = 0.5  # below it a node stays in
 
 _IN_PLACE, _REQUEUE, _HOLD, _STOP = range(4)
 _RUNG_OF_ACTION = {Action.RESTART_IN_PLACE: _IN_PLACE, Action.REQUEUE: _REQUEUE}
-_FIRST_RUNG = {"in_place": _IN_PLACE, "rollback": _IN_PLACE, "requeue": _REQUEUE, "requeue_exclude": _REQUEUE}
+_FIRST_RUNG = {
+    "in_place": _IN_PLACE,
+    "rollback": _IN_PLACE,
+    "requeue": _REQUEUE,
+    "requeue_exclude": _REQUEUE,
+    "hold": _HOLD,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +58,7 @@ class Ending:
     action: str | None = None  # what the diagnosis advises, where it overrides the cause's default
     outcome: str | None = None  # of a rule of the user's: FailJob, Ignore, Count
     resumed_from: str | None = None
+    now: float = 0.0  # seconds since the epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +71,33 @@ class Failure:
     rung: int | None
 
 
-def decide(run: Run, ending: Ending, retry: Retry) -> Decision:
+def decide(run: Run, ending: Ending, spec: Spec) -> Decision:
     """The decision about the newest launch of ``run``, whose end is ``ending``."""
-    settled = _decide_without_ladder(run, ending, retry)
-    return settled if settled is not None else _climb(run, ending, retry)
+    settled = _decide_without_ladder(run, ending, spec.retry)
+    decision = settled if settled is not None else _climb(run, ending, spec)
+    return _within_caps(run, ending, spec, decision)
+
+
+def _within_caps(run: Run, ending: Ending, spec: Spec, decision: Decision) -> Decision:
+    """Above all rungs: no retry after the deadline, and none once retries have cost as much as they may."""
+    if decision.action not in RETRIES:
+        return decision
+    why, end, limit = "", deadline_at(spec.retry.deadline, run), spec.retry.max_gpu_hours
+    if end is not None and ending.now + decision.delay_s >= end:
+        why = f"the run's deadline ({spec.retry.deadline}) has come"
+    elif limit is not None and decision.budget != "none" and (cost := retry_hours(run, spec.resources)) >= limit:
+        why = f"retries have cost {cost:.1f} {allocated_gpus(spec.resources)[1]}, and {limit:g} are as many as they may"
+    if not why:
+        return decision
+    said = decision.reason.split(";")[0]
+    return _end_of_the_ladder(decision.cause, f"{said}; {why}", decision.budget, spec.retry)
+
+
+def _end_of_the_ladder(cause: str, reason: str, budget: Budget, retry: Retry) -> Decision:
+    """A person is asked, unless the job says that for this cause nobody need be."""
+    if retry.causes.get(cause, {}).get("hold") is False:
+        return Decision(Action.STOP, RunState.FAILED, cause, reason, budget)
+    return Decision(Action.HOLD, RunState.HELD, cause, reason, budget)
 
 
 def _decide_without_ladder(run: Run, ending: Ending, retry: Retry) -> Decision | None:
@@ -93,10 +132,12 @@ def _continue(run: Run, ending: Ending, reason: str, retry: Retry) -> Decision:
     return Decision(Action.REQUEUE, state, reason, words.get(reason, f"{reason}: goes on elsewhere"))
 
 
-def _climb(run: Run, ending: Ending, retry: Retry) -> Decision:
+def _climb(run: Run, ending: Ending, spec: Spec) -> Decision:
+    retry = retry_for(spec.retry, ending.cause)
     cause = CAUSES.get(ending.cause, CAUSES["unknown"])
     ending = dataclasses.replace(ending, sentence=(ending.sentence or cause.summary).rstrip(" ."))
-    if cause.first_rung == "stop" or ending.action == "stop":
+    own = retry.causes.get(cause.name, {}).get("first")
+    if own == "stop" or (own is None and (cause.first_rung == "stop" or ending.action == "stop")):
         return _stop(ending, f"{ending.sentence}: no retry can cure this")
     if cause.first_rung == "rollback" and not ending.resumed_from and cause.name == "checkpoint_corrupt":
         return _stop(ending, f"{ending.sentence}, and there is no checkpoint of ours to go back from")
@@ -104,11 +145,11 @@ def _climb(run: Run, ending: Ending, retry: Retry) -> Decision:
     rung, why = _rung(run, ending, cause, past, retry)
     budget: Budget = "none" if ending.outcome == "Ignore" else "infrastructure" if cause.infrastructure else "program"
     if rung == _REQUEUE:
-        rung, why = _within_budget(run, budget, retry, why)
+        rung, why = _within_budget(run, cause.name, budget, retry, why)
     if rung == _STOP:
         return _stop(ending, f"{ending.sentence}; retries are switched off")
     if rung == _HOLD:
-        return Decision(Action.HOLD, RunState.HELD, cause.name, f"{ending.sentence}; {why}", budget)
+        return _end_of_the_ladder(cause.name, f"{ending.sentence}; {why}", budget, retry)
     return Decision(
         action=Action.RESTART_IN_PLACE if rung == _IN_PLACE else Action.REQUEUE,
         state=RunState.RUNNING if rung == _IN_PLACE else RunState.PENDING,
@@ -116,18 +157,27 @@ def _climb(run: Run, ending: Ending, retry: Retry) -> Decision:
         reason=f"{ending.sentence}; {why}",
         budget=budget,
         exclude=_nodes_to_avoid(ending, cause, past, retry) if rung == _REQUEUE else (),
-        delay_s=retry.delay_s if any(f.cause == cause.name for f in past[:-1]) else 0,
+        delay_s=_delay(run, retry) if any(f.cause == cause.name for f in past[:-1]) else 0,
         rollback=cause.first_rung == "rollback" and ending.resumed_from is not None,
     )
 
 
+def _delay(run: Run, retry: Retry) -> int:
+    """``delay_s`` and up to a quarter more, another one for each run and try, so that runs that failed together do not
+    come back together; the same whoever computes it."""
+    created = f"{run.created.at}{run.created.user}" if run.created else ""
+    seed = f"{created} {run.job_id} {len(run.attempts)} {sum(len(a.launches) for a in run.attempts)}"
+    return retry.delay_s + zlib.crc32(seed.encode()) % (retry.delay_s // 4 + 1)
+
+
 def _rung(run: Run, ending: Ending, cause: Cause, past: list[Failure], retry: Retry) -> tuple[int, str]:
-    rung, why = _FIRST_RUNG.get(cause.first_rung, _IN_PLACE), "a retry may help"
+    first = retry.causes.get(cause.name, {}).get("first", cause.first_rung)
+    rung, why = _FIRST_RUNG.get(first, _IN_PLACE), "a retry may help"
     current, before = (past[-1], past[-2]) if len(past) > 1 else (None, None)
     if current and before and current.cause == before.cause and not current.progressed and before.rung is not None:
         rung, why = max(rung, before.rung + 1), "the same again without progress"
     if rung == _IN_PLACE:
-        restarts = sum(1 for launch in _launches_of_last_attempt(run) if launch.decision is not None)
+        restarts = count_in_place(run, retry, cause.name)
         if restarts >= retry.in_place:
             rung, why = _REQUEUE, f"{restarts} restarts in place are as many as one attempt may have"
         elif not ending.script_alive:
@@ -135,10 +185,8 @@ def _rung(run: Run, ending: Ending, cause: Cause, past: list[Failure], retry: Re
     return rung, why
 
 
-def _within_budget(run: Run, budget: Budget, retry: Retry, why: str) -> tuple[int, str]:
-    used = sum(
-        1 for a in run.attempts if a.decision and a.decision.action is Action.REQUEUE and a.decision.budget == budget
-    )
+def _within_budget(run: Run, cause: str, budget: Budget, retry: Retry, why: str) -> tuple[int, str]:
+    used = count_requeues(run, retry, budget, cause)
     allowed = {"program": retry.requeues, "infrastructure": retry.infrastructure}.get(budget)
     if len(run.attempts) >= retry.attempts:
         return _HOLD, f"{len(run.attempts)} attempts are as many as it may have"
@@ -161,26 +209,34 @@ def _nodes_to_avoid(ending: Ending, cause: Cause, past: list[Failure], retry: Re
 
 
 def failures(run: Run) -> Iterator[Failure]:
-    """Failed launches, and attempts that failed without a launch that told why, oldest first."""
+    """Failed launches, and attempts that failed without a launch that told why, oldest first.
+
+    A launch made progress where it left a newer checkpoint than it began with, or came to a higher step than any launch
+    before it. What nobody knows is none.
+    """
+    best: int | None = None
     for attempt in run.attempts:
         for launch in attempt.launches:
-            failure = _failure_of_launch(attempt, launch)
+            failure = _failure_of_launch(attempt, launch, best)
             if failure is not None:
                 yield failure
+            step = launch.ended.step if launch.ended else None
+            best = max((s for s in (best, step) if s is not None), default=None)
         if attempt.diagnosis is not None:
             yield _failure(attempt.diagnosis, progressed=False, decision=attempt.decision)
 
 
-def _failure_of_launch(attempt: Attempt, launch: Launch) -> Failure | None:
+def _failure_of_launch(attempt: Attempt, launch: Launch, best: int | None) -> Failure | None:
     if launch.diagnosis is None or (launch.ended is not None and launch.ended.stop_reason is not None):
         return None
     last = launch is attempt.launches[-1]
     before = launch.started.progress if launch.started else None
-    after = launch.ended.progress if launch.ended else None
-    progressed = after is not None and (before is None or after > before)
+    after, step = (launch.ended.progress, launch.ended.step) if launch.ended else (None, None)
+    newer = after is not None and (before is None or after > before)
+    higher = step is not None and (best is None or step > best)
     decision = launch.decision or (attempt.decision if last else None)
     exits = launch.ended.rank_exits if launch.ended else ()
-    return _failure(launch.diagnosis, progressed=progressed, decision=decision, node=first_node(exits))
+    return _failure(launch.diagnosis, progressed=newer or higher, decision=decision, node=first_node(exits))
 
 
 def first_node(rank_exits: Sequence[Mapping[str, Any]]) -> str | None:
@@ -194,10 +250,6 @@ def _failure(
 ) -> Failure:
     rung = _RUNG_OF_ACTION.get(decision.action) if decision else None
     return Failure(str(diagnosis.get("cause", "unknown")), diagnosis.get("node") or node, progressed, rung)
-
-
-def _launches_of_last_attempt(run: Run) -> tuple[Launch, ...]:
-    return run.attempts[-1].launches if run.attempts else ()
 
 
 def _stop(ending: Ending, reason: str) -> Decision:

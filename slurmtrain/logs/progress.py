@@ -1,4 +1,4 @@
-"""Whether a line shows that a training goes on, and what its loss says."""
+"""Whether a line shows that a training goes on, and what its step and its loss are."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ _METRIC = re.compile(
 )
 _BAD = re.compile(
     r"(?i)\b(?:[a-z]*error|exception|fatal|failed|failure|traceback|killed|abort(?:ed|ing)?|retry(?:ing)?)\b"
+)
+_STEP = re.compile(
+    r"(?i)\b(?:global_step|steps?|iter(?:ation)?s?|(?:num_)?updates?)\b[\s:=#\[(/'\"]{0,6}(\d{1,12})\b"
+    r"|\b(\d{1,12})/\d{1,12} \[\d"
 )
 _FINISHED = re.compile(
     r"(?i)\bdone training\b|\b(?:training|finetuning|fine-tuning|evaluation|run|job|experiment|pretraining)\b"
@@ -62,3 +66,11 @@ def loss_of(body: str) -> float | None:
         return float(found.group(1).rstrip("."))
     except ValueError:
         return None
+
+
+def step_of(body: str) -> int | None:
+    """The step that a line of progress names (``step 120/500 loss 0.1``, ``120/500 [00:10<…``); epochs are no steps."""
+    if not is_progress(body):
+        return None
+    found = _STEP.search(body[:2000])
+    return int(found[1] or found[2]) if found else None

@@ -13,14 +13,14 @@ from typing import Any
 
 from slurmtrain.checkpoints.find import find_newest
 from slurmtrain.core.causes import CAUSES
-from slurmtrain.core.decision import Action, Decision, RunState, decision_to_dict
+from slurmtrain.core.decision import Decision, RunState, decision_to_dict
 from slurmtrain.core.diagnosis.model import Diagnosis
 from slurmtrain.core.run import Attempt, Launch, Run
-from slurmtrain.core.spec import Retry
 from slurmtrain.errors import SlurmtrainError
 from slurmtrain.logs.follow import last_redraw, read_lines
 from slurmtrain.logs.lines import clean, strip_ansi
 from slurmtrain.ops.advise import Step, advise
+from slurmtrain.ops.budgets import BudgetUse, count_budgets
 from slurmtrain.ops.logs import find_segments
 from slurmtrain.ops.status import RunStatus, Sight, build_status, iso_time, see_jobs
 from slurmtrain.ops.timeline import Entry, as_time, build_timeline, find_plan, look_for_damage, read_view
@@ -49,15 +49,6 @@ class FirstExit:
     node: str | None
     exit_code: int | None
     signal: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class BudgetUse:
-    """How much of one ceiling is used. ``allowed`` is None where the run's plan cannot be read."""
-
-    name: str
-    used: int
-    allowed: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +135,7 @@ def explain_run(run: RunDir, slurm: SlurmClient | None, now: float) -> Explanati
         decision=decision,
         decided_by=decided_by,
         carried_out=_carried_out(state),
-        budgets=count_budgets(state, plan.spec.retry if plan else None),
+        budgets=count_budgets(state, plan.spec if plan else None, now),
         checkpoint=str(newest.path) if newest else None,
         advice=_advice(trouble, status),
         steps=tuple(advise(status, trouble)),
@@ -265,19 +256,6 @@ def _carried_out(state: Run) -> str:
         return ""
     last = attempt.acted[-1]
     return str(last.detail or (f"{last.action} {'done' if last.accepted else 'not possible'}"))
-
-
-def count_budgets(state: Run, retry: Retry | None) -> tuple[BudgetUse, ...]:
-    """What the ladder has used of its ceilings (``core.policy`` counts the same way)."""
-    last = state.last_attempt
-    in_place = sum(1 for launch in last.launches if launch.decision is not None) if last else 0
-    requeued = [a.decision.budget for a in state.attempts if a.decision and a.decision.action is Action.REQUEUE]
-    return (
-        BudgetUse("in_place", in_place, retry.in_place if retry else None),
-        BudgetUse("requeues", requeued.count("program"), retry.requeues if retry else None),
-        BudgetUse("infrastructure", requeued.count("infrastructure"), retry.infrastructure if retry else None),
-        BudgetUse("attempts", len(state.attempts), retry.attempts if retry else None),
-    )
 
 
 def _advice(trouble: Diagnosis | None, status: RunStatus) -> str:

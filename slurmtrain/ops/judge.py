@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -123,5 +124,6 @@ def decide_ending(
         action=diagnosis.action,
         outcome=diagnosis.outcome,
         resumed_from=resumed_from,
+        now=time.time(),
     )
-    return decide(run, ending, spec.retry)
+    return decide(run, ending, spec)
