@@ -126,7 +126,7 @@ def _any_rank(asked: bool) -> bool:
 def heartbeat(step: int | None = None, *, pause_s: float = 0.0, **values: float) -> None:
     """Say that training goes on, and how far it is. Written by rank 0, every ten seconds at most.
 
-    ``pause_s`` announces that nothing will be heard for so long (evaluation, compilation, a big save). ``values`` are
+    The file holds the step, then the rest as JSON: ``1200 {"at": …, "loss": …}``. ``pause_s`` announces that nothing will be heard for so long (evaluation, compilation, a big save). ``values`` are
     shown by ``slurmtrain status``: ``loss=…, epoch=…``.
     """
     global _beat_at  # noqa: PLW0603
@@ -135,12 +135,12 @@ def heartbeat(step: int | None = None, *, pause_s: float = 0.0, **values: float)
         return
     _beat_at = time.monotonic()
     now = time.time()
-    beat: dict[str, Any] = {"at": now, "step": step, **{name: float(value) for name, value in values.items()}}
+    beat: dict[str, Any] = {"at": now, **{name: float(value) for name, value in values.items()}}
     if pause_s:
         beat["pause_until"] = now + pause_s
     with contextlib.suppress(OSError, ValueError):  # a full disk must not end a training
         temporary = f"{path}.{os.getpid()}.tmp"
-        Path(temporary).write_text(json.dumps(beat) + "\n", encoding="utf-8")
+        Path(temporary).write_text(f"{'-' if step is None else int(step)} {json.dumps(beat)}\n", encoding="utf-8")
         os.replace(temporary, path)  # noqa: PTH105
 
 
