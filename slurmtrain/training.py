@@ -126,8 +126,8 @@ def _any_rank(asked: bool) -> bool:
 def heartbeat(step: int | None = None, *, pause_s: float = 0.0, **values: float) -> None:
     """Say that training goes on, and how far it is. Written by rank 0, every ten seconds at most.
 
-    The file holds the step, then the rest as JSON: ``1200 {"at": …, "loss": …}``. ``pause_s`` announces that nothing will be heard for so long (evaluation, compilation, a big save). ``values`` are
-    shown by ``slurmtrain status``: ``loss=…, epoch=…``.
+    The file holds the step, then the rest as JSON: ``1200 {"at": …, "loss": …}``. ``pause_s`` announces that nothing
+    will be heard for so long (evaluation, compilation, a big save); ``values`` are numbers such as ``loss``.
     """
     global _beat_at  # noqa: PLW0603
     path = os.environ.get("SLURMTRAIN_HEARTBEAT")
