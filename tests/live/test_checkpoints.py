@@ -1,0 +1,81 @@
+"""Broken checkpoints on a real Slurm: each launch resumes from the newest one that is whole, and says why.
+
+The training writes archives of NumPy's kind under their final names, without care, as many do.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cluster import Cluster
+from runs import PYTHON, submit
+
+pytestmark = pytest.mark.timeout(600)
+
+SAVER = """
+import io, json, os, signal, sys, time, zipfile
+from pathlib import Path
+
+damage, folder = sys.argv[1], Path(os.environ["SLURMTRAIN_CHECKPOINT_DIR"])
+resume = os.environ.get("SLURMTRAIN_RESUME_FROM", "")
+first = os.environ["SLURMTRAIN_LAUNCH"] == "0"
+step = 0
+if resume:
+    with zipfile.ZipFile(resume) as archive:
+        step = json.loads(archive.read("state.json"))["step"]
+with open("starts.jsonl", "a") as stream:
+    stream.write(json.dumps({"step": step, "resume": os.path.basename(resume)}) + "\\n")
+
+
+def pack(step):
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("w.npy", os.urandom(200_000))
+        archive.writestr("state.json", json.dumps({"step": step}))
+    return bytearray(packed.getvalue())
+
+
+while step < 60:
+    step += 1
+    time.sleep(0.02)
+    if step % 10 == 0:
+        print(f"step {step}/60 loss {1 / step:.3f}", flush=True)
+        data = pack(step)
+        broken = first and step == 40
+        if broken and damage == "flip":
+            data[100_000] ^= 4
+        with open(folder / f"step-{step:03d}.npz", "wb") as stream:
+            if broken and damage == "kill":
+                stream.write(data[:120_000])
+                stream.flush()
+                os.kill(os.getpid(), signal.SIGKILL)
+            stream.write(data)
+        if broken and damage == "truncate":
+            os.truncate(folder / f"step-{step:03d}.npz", 150_000)
+        if broken and damage == "latest two":
+            for path in sorted(folder.glob("*.npz"))[-2:]:
+                os.truncate(path, 0)
+        if broken:
+            os.kill(os.getpid(), signal.SIGSEGV)
+"""
+
+
+@pytest.mark.docker_too
+@pytest.mark.parametrize(("damage", "resumed"), [("kill", 30), ("truncate", 30), ("flip", 30), ("latest two", 20)])
+def test_the_newest_whole_checkpoint_is_taken(cluster: Cluster, store: Path, damage: str, resumed: int) -> None:
+    program = store / "saver.py"
+    program.write_text(SAVER)
+    program.chmod(0o644)
+    checkpoint = {"pattern": "step-*.npz"}
+    run = submit(cluster, store, [PYTHON, str(program), damage], nodes=1, checkpoint=checkpoint, retry={"delay_s": 1})
+    run.wait_state("Completed")
+    run.wait_slurm("COMPLETED")
+    starts = (run.workdir / "starts.jsonl").read_text().splitlines()
+    assert starts == ['{"step": 0, "resume": ""}', f'{{"step": {resumed}, "resume": "step-{resumed:03d}.npz"}}']
+    aside = sorted(path.name.partition(".set-aside-")[0] for path in run.checkpoints.glob("*.set-aside-*"))
+    assert aside == [f"step-{step:03d}.npz" for step in range(resumed + 10, 50, 10)], "kept, under another name"
+    assert "set aside as step-040.npz" in run.log()
+    listed = run.slurmtrain("checkpoints", run.run_id).stdout.splitlines()
+    assert listed[0].startswith("→ step-060.npz")
+    assert all(" valid " in line for line in listed)
