@@ -9,7 +9,7 @@ import pytest
 from slurmtrain.core.diagnose import diagnose
 from slurmtrain.core.facts import Facts
 from slurmtrain.core.rules import RuleSet
-from slurmtrain.logs.scan import scan_file
+from slurmtrain.logs.scan import scan_bytes, scan_file
 
 from .conftest import DATA
 
@@ -42,3 +42,10 @@ def test_a_time_limit_is_not_blamed_on_old_scares(log: Path, rules: RuleSet) -> 
         pytest.skip("its scares are at its very end")
     answer = diagnose(Facts(state="TIMEOUT", exit_code=0, last_output_age_s=20.0), [scan_file(log, rules)])
     assert answer.cause == "time_limit", answer.sentence
+
+
+def test_no_line_of_printed_settings_is_evidence(rules: RuleSet) -> None:
+    """Arguments and environments that programs print at their start: `find_unused_parameters` alone says nothing."""
+    for line in (DATA / "logs" / "noise" / "settings.log").read_text().splitlines():
+        found = [item for item in scan_bytes(line.encode(), rules).findings if item.kind in ("cause", "victim", "stop")]
+        assert not found, (line, found[0].rule)
