@@ -29,6 +29,7 @@ from slurmtrain.agent.takeover import clear_the_way, number_of_next_launch
 from slurmtrain.agent.verdict import LaunchEnd, decide_between_launches, judge_launch, read_launch_end
 from slurmtrain.agent.wake import Wake
 from slurmtrain.checkpoints.find import choose, find_newest
+from slurmtrain.core.components import task_offsets
 from slurmtrain.core.decision import Action, Decision, RunState
 from slurmtrain.errors import SlurmtrainError, StoreError
 from slurmtrain.slurm.client import SlurmClient
@@ -100,7 +101,8 @@ class AttemptRunner:
             learn(self._job, place_of(self._env), self._watch.at_start, self._record)
         stop, code = self._wait(launch)
         resumed_from = newest.path if newest else None
-        return read_launch_end(launch, stop, code, resumed_from, primary_done=self._primary_is_done(launch))
+        done, offsets = self._primary_is_done(launch), task_offsets(self._spec, self._job.nodes)
+        return read_launch_end(launch, stop, code, resumed_from, primary_done=done, offsets=offsets)
 
     def _wait(self, launch: LaunchProcess) -> tuple[StopReason | None, int]:
         """Wait for the launch's end; ask it to stop when there is a reason, end it when it does not listen."""

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Mapping
 
-from slurmtrain.agent.job import JobContext
+from slurmtrain.agent.job import JobContext, component_suffixes
 from slurmtrain.agent.processes import all_listen, find_launch_processes, signal_number
 from slurmtrain.agent.say import say
 from slurmtrain.errors import SlurmtrainError
@@ -79,9 +79,8 @@ class CompanionStep:
 
     def _start(self) -> None:
         command = [sys.executable, "-I", str(self._job.run.agent), "companion", str(self._job.run.path)]
-        argv = build_companion_srun(
-            int(self._env.get("SLURM_JOB_NUM_NODES", "1")), [*command, str(self._attempt.number)]
-        )
+        sizes = [int(self._env.get(f"SLURM_JOB_NUM_NODES{part}", "1")) for part in component_suffixes(self._env)]
+        argv = build_companion_srun(sizes, [*command, str(self._attempt.number)])
         env = {**self._env, "SLURMTRAIN_AGENT": f"{os.getpid()}@{self._job.host}"}
         for name in [name for name in env if name.startswith("SLURM_CPU_BIND") or name == "SLURM_NTASKS"]:
             del env[name]

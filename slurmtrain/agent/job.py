@@ -54,9 +54,20 @@ def read_job_context(run_dir: Path, env: Mapping[str, str]) -> JobContext:
         restart_count=_number(env.get("SLURM_RESTART_COUNT")),
         submission=_number(env.get("SLURMTRAIN_SUBMISSION")),
         host=env.get("SLURMD_NODENAME") or socket.gethostname(),
-        nodes=env.get("SLURM_JOB_NODELIST", ""),
+        nodes=",".join(env.get(f"SLURM_JOB_NODELIST{part}", "") for part in component_suffixes(env)),
         batch_pid=os.getppid(),
     )
+
+
+def component_suffixes(env: Mapping[str, str]) -> list[str]:
+    """What the names of Slurm's variables end in, for each component of a heterogeneous job; [""] for any other job."""
+    size = _number(env.get("SLURM_HET_SIZE"))
+    return [f"_HET_GROUP_{part}" for part in range(size)] if size > 1 else [""]
+
+
+def read_components(env: Mapping[str, str]) -> list[JobId]:
+    """The numbers of all components of a heterogeneous job, the leader first; of any other job its own."""
+    return [parse_job_id(env.get(f"SLURM_JOB_ID{part}", "")) for part in component_suffixes(env)]
 
 
 def _job_id(env: Mapping[str, str]) -> JobId:

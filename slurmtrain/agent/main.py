@@ -9,7 +9,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from slurmtrain.agent.job import read_job_context
+from slurmtrain.agent.job import read_components, read_job_context
 from slurmtrain.agent.say import say
 from slurmtrain.errors import SlurmtrainError
 from slurmtrain.store.rundir import RunDir
@@ -34,6 +34,7 @@ def _attempt(run_dir: Path) -> int:
     from slurmtrain.agent.attempt import run_attempt
     from slurmtrain.hosts.local import LocalHost
     from slurmtrain.slurm.cli_client import CliSlurmClient
+    from slurmtrain.slurm.het_client import HetSlurmClient
 
     env = dict(os.environ)
     handshake = env.pop("SLURMTRAIN_HANDSHAKE", "")
@@ -45,7 +46,9 @@ def _attempt(run_dir: Path) -> int:
         return 1
     _shake(handshake, "started")
     try:
-        code = run_attempt(job, CliSlurmClient(LocalHost()), env, takes_over=takes_over)
+        parts = read_components(env)
+        slurm = HetSlurmClient(LocalHost(), parts) if len(parts) > 1 else CliSlurmClient(LocalHost())
+        code = run_attempt(job, slurm, env, takes_over=takes_over)
     except Exception:  # noqa: BLE001 - the batch script starts us again; the log keeps what went wrong
         traceback.print_exc()
         return 70

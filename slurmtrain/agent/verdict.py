@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,13 +49,20 @@ class LaunchEnd:
 
 
 def read_launch_end(
-    launch: LaunchProcess, stop: StopReason | None, code: int, resumed_from: Path | None, *, primary_done: bool
+    launch: LaunchProcess,
+    stop: StopReason | None,
+    code: int,
+    resumed_from: Path | None,
+    *,
+    primary_done: bool,
+    offsets: Mapping[str, int] | None = None,
 ) -> LaunchEnd:
     """The end of a launch from srun's exit code and srun's words.
 
+    ``offsets`` are those of a heterogeneous job's nodes (``core.components.task_offsets``).
     srun exits 0 also when it lost a node; and ``success: primary`` is fulfilled whatever its code.
     """
-    words = read_srun_words(_log_of(launch))
+    words = read_srun_words(_log_of(launch), offsets)
     if primary_done:
         code = 0
     elif code == 0 and words.lost_a_node:

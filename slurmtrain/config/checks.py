@@ -40,6 +40,8 @@ def check_spec(spec: Spec, places: Places, problems: Problems, environ: Mapping[
     _check_stop(spec, places, problems)
     _check_array(spec, places, problems)
     _check_rescue(spec, places, problems)
+
+    _check_components(spec, places, problems)
     if problems:
         return []
     return [*_time_notes(spec), *_command_notes(spec, environ), *_name_notes(spec)]
@@ -136,6 +138,17 @@ def _check_rescue(spec: Spec, places: Places, problems: Problems) -> None:
         name = option.partition("=")[0].removeprefix("--")
         if name in _OURS_IN_RESCUE:
             problems.add(places.get("rescue_options"), "rescue_options", f"--{name} is slurmtrain's own; leave it out")
+
+
+def _check_components(spec: Spec, places: Places, problems: Problems) -> None:
+    if not spec.components:
+        return
+    if spec.array is not None:
+        problems.add(places.get("array"), "array", "Slurm makes no arrays of heterogeneous jobs: leave components out")
+    if ":" in spec.command:
+        problems.add(
+            places.get("command"), "command", "with components, srun takes an argument ':' for the next component"
+        )
 
 
 def _time_notes(spec: Spec) -> list[str]:

@@ -71,7 +71,7 @@ _SRUN: Mapping[str, str] = {
     "job-name": "use the key name",
     "pty": "a terminal would garble the log",
     "multi-prog": "one command is run by all ranks",
-    "het-group": "a run is one job without components",
+    "het-group": "use the key components",
     "preserve-env": "the launch gives each rank the variables that fit it",
     "test-only": "nothing would run",
     "help": "it would print a text and run nothing",

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from slurmtrain.config import parsers as p
 from slurmtrain.config import retry
+from slurmtrain.config.components import read_components
 from slurmtrain.config.nodes import Mapping, Node, Place, describe, shown
 from slurmtrain.config.problems import Problems, closest
 
@@ -18,30 +19,32 @@ Group: TypeAlias = "dict[str, p.Parser | Group]"
 
 VARIABLES = "environment.variables"
 CAUSES = "retry.causes"
+
+_RESOURCES: Group = {
+    "nodes": p.integer(1, 100_000),
+    "tasks_per_node": p.integer(1, 4096),
+    "cpus_per_task": p.integer(1, 65_535),
+    "gpus_per_node": p.integer(0, 4096),
+    "gres": p.gres,
+    "memory": p.memory,
+    "time_limit": p.time_limit,
+    "partition": p.slurm_word("a partition, or several with commas"),
+    "account": p.slurm_word("an account"),
+    "qos": p.slurm_word("a quality of service"),
+    "reservation": p.slurm_word("a reservation"),
+    "constraint": p.text("a constraint like 'a100&nvlink'"),
+    "nodelist": p.slurm_word("a list of nodes like n[1-4,7]"),
+    "exclude": p.slurm_word("a list of nodes like n[1-4,7]"),
+    "exclusive": p.boolean,
+    "sbatch_options": p.long_options("sbatch"),
+}
 SCHEMA: Group = {
     "command": p.arguments("the command and its arguments as a list, like [python, train.py, --lr, 1e-4]"),
     "name": p.text("a name", limit=200),
     "launcher": p.choice("srun", "torchrun"),
     "workdir": p.text("a directory", limit=4000),
     "success": p.choice("all", "primary"),
-    "resources": {
-        "nodes": p.integer(1, 100_000),
-        "tasks_per_node": p.integer(1, 4096),
-        "cpus_per_task": p.integer(1, 65_535),
-        "gpus_per_node": p.integer(0, 4096),
-        "gres": p.gres,
-        "memory": p.memory,
-        "time_limit": p.time_limit,
-        "partition": p.slurm_word("a partition, or several with commas"),
-        "account": p.slurm_word("an account"),
-        "qos": p.slurm_word("a quality of service"),
-        "reservation": p.slurm_word("a reservation"),
-        "constraint": p.text("a constraint like 'a100&nvlink'"),
-        "nodelist": p.slurm_word("a list of nodes like n[1-4,7]"),
-        "exclude": p.slurm_word("a list of nodes like n[1-4,7]"),
-        "exclusive": p.boolean,
-        "sbatch_options": p.long_options("sbatch"),
-    },
+    "resources": _RESOURCES,
     "environment": {"setup": p.setup_lines, "variables": p.variable_value},
     "stop": {
         "signal": p.signal_name,
@@ -71,6 +74,7 @@ SCHEMA: Group = {
         "clean_up_s": p.seconds(2, 600),
     },
     "companion": p.boolean,
+    "components": read_components(_RESOURCES),
     "array": p.array_tasks,
     "rescue": p.boolean,
     "rescue_options": p.long_options("sbatch"),

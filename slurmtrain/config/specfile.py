@@ -52,6 +52,8 @@ def _value(value: Any) -> str:
     """A value on one line; texts in double quotes, whose escapes YAML shares with JSON."""
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_value(item) for item in value) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_value(item)}" for key, item in value.items() if item is not None) + "}"
     if isinstance(value, str):
         quoted = json.dumps(value, ensure_ascii=False)
         return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in quoted)

@@ -36,6 +36,25 @@ class Resources:
 
 
 @dataclass(frozen=True, slots=True)
+class Component:
+    """A further part of a heterogeneous job, as ``Resources``. Time limit, account, exclude and the options of sbatch
+    are those of ``resources``; so are partition, qos and reservation where they are None."""
+
+    nodes: int = 1
+    tasks_per_node: int = 1
+    cpus_per_task: int | None = None
+    gpus_per_node: int | None = None
+    gres: str | None = None
+    memory: str | None = None
+    partition: str | None = None
+    qos: str | None = None
+    reservation: str | None = None
+    constraint: str | None = None
+    nodelist: str | None = None
+    exclusive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Environment:
     """What each launch starts with."""
 
@@ -97,6 +116,7 @@ class Spec:
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     retry: Retry = field(default_factory=Retry)
     companion: bool = True  # one small helper process per node
+    components: tuple[Component, ...] = ()  # parts of a heterogeneous job beside ``resources``, which is its first
     array: str | None = None  # as sbatch -a: "0-7%4"; each task is a run of its own
     rescue: bool = False  # a job that Slurm starts when the run's job fails, for a run that nobody watches
     rescue_options: tuple[str, ...] = ()  # sbatch's long options for it, "--partition=cpu"
@@ -131,12 +151,26 @@ def _build(kind: type[_T], data: Mapping[str, Any]) -> _T:
             if not isinstance(value, Mapping):
                 raise TypeError(f"{item.name} is no mapping")
             value = _build(hint, value)  # type: ignore[arg-type]
-        elif isinstance(value, list):
-            value = tuple(value)
+        elif isinstance(value, (list, tuple)):
+            value = _build_list(value, hint)
         elif not _fits(value, hint):
             raise TypeError(f"{item.name} is no {getattr(hint, '__name__', hint)}")
         values[item.name] = value
     return kind(**values)
+
+
+def _build_list(value: list[Any] | tuple[Any, ...], hint: Any) -> tuple[Any, ...]:
+    kind = (*get_args(hint), None)[0]
+    if not dataclasses.is_dataclass(kind):
+        return tuple(value)
+    if not all(isinstance(item, Mapping) for item in value):
+        raise TypeError("a component is no mapping")
+    return tuple(_build(kind, item) for item in value)  # type: ignore[arg-type]
+
+
+def all_components(spec: Spec) -> tuple[Resources | Component, ...]:
+    """``resources`` and the further components of a heterogeneous job, in Slurm's order."""
+    return (spec.resources, *spec.components)
 
 
 def _fits(value: object, hint: Any) -> bool:

@@ -6,10 +6,12 @@ What is asked, in this order: how Slurm says the execution ended, what the launc
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
 from slurmtrain.core import events as ev
+from slurmtrain.core.components import task_offsets
 from slurmtrain.core.decision import Action, Decision, RunState
 from slurmtrain.core.diagnosis.model import Diagnosis
 from slurmtrain.core.facts import Facts, RankExit
@@ -80,7 +82,7 @@ def judge_ended_attempt(
     launch = _last_launch(state, attempt)
     ended = _ended_event(attempt, record, word or (str(record.state) if record else ""), who, exit_code)
     log = launch_log(run, attempt, state, launch)
-    facts = _facts(record, ended, launch, read_srun_words(log).rank_exits if log else ())
+    facts = _facts(record, ended, launch, _rank_exits(log, spec, attempt))
     diagnosis = diagnose_log(run, facts, log)
     found = ev.Diagnosed(
         at=time.time(), who=ended.who, attempt=attempt.number, diagnosis=diagnosis.to_dict(), launch=-1
@@ -245,11 +247,16 @@ def _exit_code(ended: ev.AttemptEnded, launch: Launch | None) -> int | None:
     return None if ended.exit_code == 0 and ended.state != "COMPLETED" else ended.exit_code
 
 
-def read_srun_words(log: LogRange) -> SrunWords:
-    """What srun said at the end of a launch's output."""
+def _rank_exits(log: LogRange | None, spec: Spec, attempt: AttemptDir) -> tuple[RankExit, ...]:
+    nodes = str((attempt.read_owner() or {}).get("nodes", ""))
+    return read_srun_words(log, task_offsets(spec, nodes)).rank_exits if log is not None else ()
+
+
+def read_srun_words(log: LogRange, offsets: Mapping[str, int] | None = None) -> SrunWords:
+    """What srun said at the end of a launch's output; ``offsets`` as for ``parse_rank_exits``."""
     lines = _read_tail(log).splitlines()
     lost = any(line.startswith("srun: error: Node failure on ") for line in lines)
-    return SrunWords(tuple(parse_rank_exits(lines)), lost)
+    return SrunWords(tuple(parse_rank_exits(lines, offsets)), lost)
 
 
 def _read_tail(log: LogRange) -> str:

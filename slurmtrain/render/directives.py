@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurmtrain.core.spec import Resources, Spec, warning_lead_s
+from slurmtrain.core.spec import Component, Resources, Spec, warning_lead_s
 from slurmtrain.render.quoting import escape_file_pattern, quote_directive
 
 
@@ -33,7 +33,34 @@ def build_directives(spec: Spec, run_dir: str, *, per_task: bool = False) -> lis
     lines.append("--requeue")
     if asked.exclusive:
         lines.append("--exclusive")
-    return [*lines, *(_further(option) for option in asked.sbatch_options)]
+    lines += [_further(option) for option in asked.sbatch_options]
+    for component in spec.components:
+        lines += ["hetjob", *_component_directives(spec, component)]
+    return lines
+
+
+def _component_directives(spec: Spec, component: Component) -> list[str]:
+    """A further component. The batch script, its log and Slurm's warning to it belong to the first."""
+    asked = spec.resources
+    given: list[tuple[str, object]] = [
+        ("job-name", spec.name),
+        ("nodes", component.nodes),
+        ("ntasks-per-node", slurm_tasks_per_node(spec, component)),
+        ("cpus-per-task", slurm_cpus_per_task(spec, component)),
+        ("gpus-per-node", component.gpus_per_node or None),
+        ("gres", component.gres),
+        ("mem", component.memory),
+        ("time", asked.time_limit),
+        ("partition", component.partition or asked.partition),
+        ("account", asked.account),
+        ("qos", component.qos or asked.qos),
+        ("reservation", component.reservation or asked.reservation),
+        ("constraint", component.constraint),
+        ("nodelist", component.nodelist),
+        ("exclude", asked.exclude),
+    ]
+    lines = [f"--{name}={quote_directive(str(value))}" for name, value in given if value is not None]
+    return [*lines, "--requeue", *(["--exclusive"] if component.exclusive else [])]
 
 
 def _placement(asked: Resources) -> list[tuple[str, object]]:
@@ -41,17 +68,17 @@ def _placement(asked: Resources) -> list[tuple[str, object]]:
     return [(name, getattr(asked, name)) for name in names]
 
 
-def slurm_tasks_per_node(spec: Spec) -> int:
+def slurm_tasks_per_node(spec: Spec, part: Resources | Component | None = None) -> int:
     """Tasks that Slurm starts on each node: one for torchrun, which starts the ranks itself."""
-    return 1 if spec.launcher == "torchrun" else spec.resources.tasks_per_node
+    return 1 if spec.launcher == "torchrun" else (part or spec.resources).tasks_per_node
 
 
-def slurm_cpus_per_task(spec: Spec) -> int | None:
+def slurm_cpus_per_task(spec: Spec, part: Resources | Component | None = None) -> int | None:
     """CPUs of each of Slurm's tasks; ``cpus_per_task`` of the spec counts for each rank."""
-    cpus = spec.resources.cpus_per_task
-    if cpus is None or spec.launcher != "torchrun":
-        return cpus
-    return cpus * spec.resources.tasks_per_node
+    asked = part or spec.resources
+    if asked.cpus_per_task is None or spec.launcher != "torchrun":
+        return asked.cpus_per_task
+    return asked.cpus_per_task * asked.tasks_per_node
 
 
 def _further(option: str) -> str:

@@ -13,7 +13,7 @@ import jinja2
 from jinja2.sandbox import SandboxedEnvironment
 
 from slurmtrain.core.array import ArrayTask
-from slurmtrain.core.spec import Spec
+from slurmtrain.core.spec import Component, Resources, Spec, all_components
 from slurmtrain.errors import SpecError
 from slurmtrain.render.directives import build_directives, slurm_cpus_per_task, slurm_tasks_per_node
 from slurmtrain.render.quoting import quote_argv, quote_sh
@@ -87,6 +87,9 @@ def _launch_values(spec: Spec) -> dict[str, Any]:
         "tasks": spec.resources.nodes * slurm_tasks_per_node(spec),
         "srun_tasks_per_node": slurm_tasks_per_node(spec),
         "srun_cpus_per_task": slurm_cpus_per_task(spec),
+        "components": [_component_values(spec, number, part) for number, part in enumerate(all_components(spec))][1:],
+        "first": _component_values(spec, 0, spec.resources),
+        "all_nodes": sum(part.nodes for part in all_components(spec)),
         "srun_options": spec.srun_options,
         "torchrun_options": spec.torchrun_options,
         "torchrun": torchrun,
@@ -97,6 +100,16 @@ def _launch_values(spec: Spec) -> dict[str, Any]:
         "primary": spec.success == "primary",
         "stop_signal": spec.stop.signal if handed_on else "none",
     }
+
+
+def _component_values(spec: Spec, number: int, part: Resources | Component) -> dict[str, Any]:
+    """A component of a heterogeneous job; ``shape`` are the options with which srun places its tasks."""
+    tasks, cpus = slurm_tasks_per_node(spec, part), slurm_cpus_per_task(spec, part)
+    shape = [f"--het-group={number}", f"--nodes={part.nodes}", f"--ntasks={part.nodes * tasks}"]
+    shape += [f"--ntasks-per-node={tasks}", *([f"--cpus-per-task={cpus}"] if cpus else [])]
+    local = "" if spec.launcher == "torchrun" else f",LOCAL_WORLD_SIZE={part.tasks_per_node}"
+    shape.append(f"--export=ALL{local}")
+    return {"nodes": part.nodes, "tasks_per_node": part.tasks_per_node, "shape": " ".join(shape)}
 
 
 def split_torchrun(spec: Spec) -> tuple[tuple[str, ...], tuple[str, ...]]:

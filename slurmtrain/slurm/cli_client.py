@@ -90,6 +90,7 @@ class CliSlurmClient:
         latency = timedelta(seconds=time.monotonic() - started)
         if job_ids is not None:
             records = [record for record in records if parse.is_wanted(record.job_id, job_ids)]
+        records = parse.join_components(records)
         return Snapshot(taken_at, {record.job_id: record for record in records}, latency)
 
     def _squeue(self, job_ids: Collection[JobId] | None) -> list[JobRecord]:

@@ -49,6 +49,37 @@ def parse_squeue(text: str) -> list[JobRecord]:
     return [record for record in records if record is not None]
 
 
+def join_components(records: Iterable[JobRecord]) -> list[JobRecord]:
+    """Records in which the leader of a heterogeneous job stands for all of it: nodes, their number, partitions."""
+    listed = list(records)
+    parts: dict[int, list[JobRecord]] = {}
+    for record in listed:
+        if record.job_id.het_offset:
+            parts.setdefault(record.job_id.base, []).append(record)
+    return [
+        _with_parts(record, sorted(parts[record.job_id.base], key=lambda one: one.job_id.het_offset or 0))
+        if record.job_id == JobId(record.job_id.base) and record.job_id.base in parts
+        else record
+        for record in listed
+    ]
+
+
+def _with_parts(leader: JobRecord, parts: list[JobRecord]) -> JobRecord:
+    all_parts = [leader, *parts]
+    return replace(
+        leader,
+        nodes=_listed(one.nodes for one in all_parts),
+        node_count=sum(one.node_count for one in all_parts),
+        required_nodes=_listed(one.required_nodes for one in all_parts),
+        partition=",".join(dict.fromkeys(name for one in all_parts for name in one.partition.split(","))),
+    )
+
+
+def _listed(expressions: Iterable[str]) -> str:
+    """Node lists in the order of the components."""
+    return ",".join(one for one in expressions if one)
+
+
 def build_job_record(row: Mapping[str, str]) -> JobRecord | None:
     """A row of squeue as field → text; None when it names no job."""
     raw = parse_int(row["JobID"])

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from slurmtrain.core.facts import RankExit
+from slurmtrain.core.nodeset import expand_nodes
 
 _LINE = re.compile(r"(?:^|\s)srun: error: ([\w.\-\[\],]{1,255}): tasks? ([0-9][0-9,\-]{0,4000}): (.{1,120})")
 _EXITED = re.compile(r"Exited with exit code ([0-9]{1,3})\b")
@@ -39,16 +40,29 @@ _SIGNAL_OF_WORDS = {
 }
 
 
-def parse_rank_exits(lines: Iterable[str]) -> list[RankExit]:
-    """Ended tasks in the order srun printed them; a task that is named again keeps its first end."""
+def parse_rank_exits(lines: Iterable[str], offsets: Mapping[str, int] | None = None) -> list[RankExit]:
+    """Ended tasks in the order srun printed them; a task that is named again keeps its first end.
+
+    ``offsets`` (node → number) are added to the tasks' numbers: in heterogeneous jobs srun counts per component.
+    """
     found: dict[int, RankExit] = {}
     for order, (node, tasks, words) in enumerate(_matches(lines)):
-        code, number = _parse_end(words)
-        for task in _expand_tasks(tasks):
-            found.setdefault(task, RankExit(task, node if "[" not in node else None, code, number, order))
+        code, signal_number = _parse_end(words)
+        offset = _offset_of(node, offsets) if offsets else 0
+        for task in (number + offset for number in _expand_tasks(tasks)):
+            found.setdefault(task, RankExit(task, node if "[" not in node else None, code, signal_number, order))
             if len(found) >= _MAX_TASKS:
                 return list(found.values())
     return list(found.values())
+
+
+def _offset_of(nodes: str, offsets: Mapping[str, int]) -> int:
+    """All nodes of one message belong to one component."""
+    try:
+        names = expand_nodes(nodes)
+    except ValueError:
+        return 0
+    return next((offsets[name] for name in names if name in offsets), 0)
 
 
 def _matches(lines: Iterable[str]) -> Iterator[tuple[str, str, str]]:

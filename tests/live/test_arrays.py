@@ -101,7 +101,7 @@ def test_each_task_has_a_ladder_of_its_own(cluster: Cluster, store: Path) -> Non
         2: [*fault, "2"],
         3: ["--steps", "20", "--fail-at", "3", "--fail-launches", "-1", "--fail", "import_error"],
     }
-    array = submit_array(cluster, store, "0-3%2", arguments)
+    array = submit_array(cluster, store, "0-3%2", arguments, in_place=1)
     array.wait_states({0: "Completed", 1: "Completed", 2: "Completed", 3: "Failed"})
     ended = [run.ended_states() for run in array.runs]
     assert ended == [["COMPLETED"], ["COMPLETED"], ["REQUEUED", "COMPLETED"], ["FAILED"]]

@@ -16,7 +16,7 @@ import pytest
 from render_support import executable, render
 
 from slurmtrain.core.array import array_task, parse_array
-from slurmtrain.core.spec import Environment, Resources, Spec, Stop
+from slurmtrain.core.spec import Component, Environment, Resources, Spec, Stop
 from slurmtrain.errors import SpecError
 from slurmtrain.render.scripts import render_array_script
 from slurmtrain.resources import bundled
@@ -49,6 +49,23 @@ SPECS = {
     ),
     "primary": Spec(
         command=("python", "train.py"), workdir="/home/ada/gpt", success="primary", stop=Stop(signal="none")
+    ),
+    "het": Spec(
+        command=("python", "train.py"),
+        name="gpt",
+        workdir="/home/ada/gpt",
+        resources=Resources(nodes=2, tasks_per_node=4, gpus_per_node=4, partition="gpu", time_limit="2:00:00"),
+        components=(
+            Component(tasks_per_node=2, cpus_per_task=8, partition="cpu", constraint="fast", exclusive=True),
+            Component(nodes=3, memory="64G"),
+        ),
+    ),
+    "het-torchrun": Spec(
+        command=("train.py",),
+        launcher="torchrun",
+        workdir="/home/ada/gpt",
+        resources=Resources(nodes=2, tasks_per_node=4, gpus_per_node=4),
+        components=(Component(tasks_per_node=2, cpus_per_task=8, gpus_per_node=2),),
     ),
     "hostile": Spec(
         command=("python", "-c", "print('$(rm -rf x)')\nprint(`id`)", "--", '"; exit'),

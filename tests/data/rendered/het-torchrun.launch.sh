@@ -1,0 +1,76 @@
+#!/bin/bash
+# One launch of slurmtrain run gpt-20261129-1700-1a2b3c: 2 nodes with 4 ranks each + 1 with 2, launcher torchrun.
+# The agent starts it, as often as needed; job.sbatch does when the agent cannot run; you may, inside an allocation.
+# It ends in `exec srun`, so that its process and its exit code are srun's.
+# shellcheck disable=SC2016  # what stands in single quotes is meant as it is
+set +eu # a submitting shell may have exported its SHELLOPTS
+
+ST_RUN_DIR=/scratch/ada/slurmtrain/runs/gpt-20261129-1700-1a2b3c
+: "${SLURM_JOB_ID:?start this inside a Slurm allocation of the same shape}"
+cd -- /home/ada/gpt || exit 1
+
+# The agent runs without these; the training gets them back as they were.
+for st_name in LD_LIBRARY_PATH LD_PRELOAD LD_AUDIT; do
+  st_saved="SLURMTRAIN_SAVED_$st_name"
+  if [ -n "${!st_saved+x}" ]; then
+    export "$st_name=${!st_saved}"
+    unset "$st_saved"
+  fi
+done
+
+# Where the ranks meet: the first node of the job, and a port of its own for each launch, so that a straggler of the
+# launch before cannot join.
+MASTER_ADDR=${SLURMTRAIN_MASTER_ADDR:-$(scontrol show hostnames "${SLURM_JOB_NODELIST:-}" 2>/dev/null | head -n 1)}
+MASTER_ADDR=${MASTER_ADDR:-${SLURMD_NODENAME:-$(hostname)}}
+if ! getent hosts "$MASTER_ADDR" >/dev/null; then # a node's name in Slurm need not be its name on the network
+  st_node_addr=$(scontrol -o show node "$MASTER_ADDR" 2>/dev/null | sed -n 's/.* NodeAddr=\([^ ]*\) .*/\1/p')
+  MASTER_ADDR=${st_node_addr:-$MASTER_ADDR}
+fi
+st_restart=${SLURM_RESTART_COUNT:-0}
+st_launch=${SLURMTRAIN_LAUNCH:-0}
+MASTER_PORT=${SLURMTRAIN_MASTER_PORT:-$((20000 + (SLURM_JOB_ID * 131 + st_restart * 7 + st_launch) % 12000))}
+export MASTER_ADDR MASTER_PORT
+
+export SLURMTRAIN_RUN_ID=gpt-20261129-1700-1a2b3c SLURMTRAIN_RUN_DIR="$ST_RUN_DIR"
+st_checkpoint_dir=/scratch/ada/slurmtrain/runs/gpt-20261129-1700-1a2b3c/checkpoints
+export SLURMTRAIN_CHECKPOINT_DIR="${SLURMTRAIN_CHECKPOINT_DIR:-$st_checkpoint_dir}"
+export SLURMTRAIN_DONE_FILE="${SLURMTRAIN_DONE_FILE:-$ST_RUN_DIR/done}"
+export SLURMTRAIN_STOP_FILE="${SLURMTRAIN_STOP_FILE:-$ST_RUN_DIR/stop}"
+export SLURM_EXPORT_ENV=ALL # sbatch --export may have narrowed what srun hands on
+export PYTHONUNBUFFERED=1   # lines appear when they are printed, also those just before a crash
+export PYTHONFAULTHANDLER=1 # a crash in native code leaves a Python stack in the log
+
+# What all components of the job have in common; the launch below is one step over all of them.
+st_srun_args=(
+  --kill-on-bad-exit=1 # when one rank fails the others are ended, or they would wait for it in a collective for ever
+  --wait=0             # a rank that ends well early ends nobody else (a site's WaitTime would)
+  --label              # each line begins with its rank
+  --input=none
+)
+# What the agent changes for one launch, for example --exclude=<a lost node>.
+read -r -a st_agent_args <<<"${SLURMTRAIN_SRUN_ARGS:-}"
+
+# One torchrun on each node; it starts the ranks of its node. Restarts are slurmtrain's, by cause, so torchrun makes none.
+# (Spelled with underscores, which every version of torch understands.)
+st_torchrun_args=(
+  --nnodes=3
+  --rdzv_backend=c10d
+  --rdzv_id="${SLURM_JOB_ID}_${st_restart}_${st_launch}"
+  --rdzv_endpoint="$MASTER_ADDR:$MASTER_PORT"
+  --max_restarts=0
+  --tee=3 # the output of all ranks goes to the log, labelled [default<local rank>]
+)
+
+# Runs on each node; $1… is torchrun's own name in 1 word, then its arguments.
+st_rank='
+if [ -n "${SLURMTRAIN_LAUNCH_DIR:-}" ]; then # torchrun copies the exception of the first rank that failed to it
+  export TORCHELASTIC_ERROR_FILE="$SLURMTRAIN_LAUNCH_DIR/error-node-$SLURM_NODEID.json"
+fi
+set -- "${@:1:1}" --node_rank="$SLURM_NODEID" "${@:2}"
+exec "$@"
+'
+
+exec srun --het-group=0 --nodes=2 --ntasks=2 --ntasks-per-node=1 --export=ALL "${st_srun_args[@]}" "${st_agent_args[@]}" bash -c "$st_rank" slurmtrain-rank \
+  torchrun "${st_torchrun_args[@]}" --nproc_per_node=4 train.py \
+  : --het-group=1 --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=16 --export=ALL "${st_srun_args[@]}" bash -c "$st_rank" slurmtrain-rank \
+  torchrun "${st_torchrun_args[@]}" --nproc_per_node=2 train.py

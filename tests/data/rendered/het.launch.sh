@@ -1,0 +1,65 @@
+#!/bin/bash
+# One launch of slurmtrain run gpt-20261129-1700-1a2b3c: 2 nodes with 4 ranks each + 1 with 2 + 3 with 1, launcher srun.
+# The agent starts it, as often as needed; job.sbatch does when the agent cannot run; you may, inside an allocation.
+# It ends in `exec srun`, so that its process and its exit code are srun's.
+# shellcheck disable=SC2016  # what stands in single quotes is meant as it is
+set +eu # a submitting shell may have exported its SHELLOPTS
+
+ST_RUN_DIR=/scratch/ada/slurmtrain/runs/gpt-20261129-1700-1a2b3c
+: "${SLURM_JOB_ID:?start this inside a Slurm allocation of the same shape}"
+cd -- /home/ada/gpt || exit 1
+
+# The agent runs without these; the training gets them back as they were.
+for st_name in LD_LIBRARY_PATH LD_PRELOAD LD_AUDIT; do
+  st_saved="SLURMTRAIN_SAVED_$st_name"
+  if [ -n "${!st_saved+x}" ]; then
+    export "$st_name=${!st_saved}"
+    unset "$st_saved"
+  fi
+done
+
+# Where the ranks meet: the first node of the job, and a port of its own for each launch, so that a straggler of the
+# launch before cannot join.
+MASTER_ADDR=${SLURMTRAIN_MASTER_ADDR:-$(scontrol show hostnames "${SLURM_JOB_NODELIST:-}" 2>/dev/null | head -n 1)}
+MASTER_ADDR=${MASTER_ADDR:-${SLURMD_NODENAME:-$(hostname)}}
+if ! getent hosts "$MASTER_ADDR" >/dev/null; then # a node's name in Slurm need not be its name on the network
+  st_node_addr=$(scontrol -o show node "$MASTER_ADDR" 2>/dev/null | sed -n 's/.* NodeAddr=\([^ ]*\) .*/\1/p')
+  MASTER_ADDR=${st_node_addr:-$MASTER_ADDR}
+fi
+st_restart=${SLURM_RESTART_COUNT:-0}
+st_launch=${SLURMTRAIN_LAUNCH:-0}
+MASTER_PORT=${SLURMTRAIN_MASTER_PORT:-$((20000 + (SLURM_JOB_ID * 131 + st_restart * 7 + st_launch) % 12000))}
+export MASTER_ADDR MASTER_PORT
+
+export SLURMTRAIN_RUN_ID=gpt-20261129-1700-1a2b3c SLURMTRAIN_RUN_DIR="$ST_RUN_DIR"
+st_checkpoint_dir=/scratch/ada/slurmtrain/runs/gpt-20261129-1700-1a2b3c/checkpoints
+export SLURMTRAIN_CHECKPOINT_DIR="${SLURMTRAIN_CHECKPOINT_DIR:-$st_checkpoint_dir}"
+export SLURMTRAIN_DONE_FILE="${SLURMTRAIN_DONE_FILE:-$ST_RUN_DIR/done}"
+export SLURMTRAIN_STOP_FILE="${SLURMTRAIN_STOP_FILE:-$ST_RUN_DIR/stop}"
+export SLURM_EXPORT_ENV=ALL # sbatch --export may have narrowed what srun hands on
+export PYTHONUNBUFFERED=1   # lines appear when they are printed, also those just before a crash
+export PYTHONFAULTHANDLER=1 # a crash in native code leaves a Python stack in the log
+
+# What all components of the job have in common; the launch below is one step over all of them.
+st_srun_args=(
+  --kill-on-bad-exit=1 # when one rank fails the others are ended, or they would wait for it in a collective for ever
+  --wait=0             # a rank that ends well early ends nobody else (a site's WaitTime would)
+  --label              # each line begins with its rank
+  --input=none
+)
+# What the agent changes for one launch, for example --exclude=<a lost node>.
+read -r -a st_agent_args <<<"${SLURMTRAIN_SRUN_ARGS:-}"
+
+# Runs in each rank; $1… is the command. Only here are Slurm's variables those of the rank.
+st_rank='
+export RANK="$SLURM_PROCID" WORLD_SIZE="${SLURM_STEP_NUM_TASKS:-$SLURM_NTASKS}" NODE_RANK="$SLURM_NODEID"
+export LOCAL_RANK="$SLURM_LOCALID" # LOCAL_WORLD_SIZE comes with --export, it differs between components
+if [ -n "${SLURMTRAIN_LAUNCH_DIR:-}" ]; then # where @record of torch.distributed.elastic writes the exception
+  export TORCHELASTIC_ERROR_FILE="$SLURMTRAIN_LAUNCH_DIR/error-rank-$RANK.json"
+fi
+exec "$@"
+'
+
+exec srun --het-group=0 --nodes=2 --ntasks=8 --ntasks-per-node=4 --export=ALL,LOCAL_WORLD_SIZE=4 "${st_srun_args[@]}" "${st_agent_args[@]}" bash -c "$st_rank" slurmtrain-rank python train.py \
+  : --het-group=1 --nodes=1 --ntasks=2 --ntasks-per-node=2 --cpus-per-task=8 --export=ALL,LOCAL_WORLD_SIZE=2 "${st_srun_args[@]}" bash -c "$st_rank" slurmtrain-rank python train.py \
+  : --het-group=2 --nodes=3 --ntasks=3 --ntasks-per-node=1 --export=ALL,LOCAL_WORLD_SIZE=1 "${st_srun_args[@]}" bash -c "$st_rank" slurmtrain-rank python train.py
