@@ -17,13 +17,14 @@ from slurmtrain.agent.fence import Fence
 from slurmtrain.agent.gate import Admitted, Settled, TurnedAway, pass_gate
 from slurmtrain.agent.job import JobContext
 from slurmtrain.agent.launch import LaunchProcess, end_launch, kill_launch, start_launch
-from slurmtrain.agent.leave import carry_out, leave
+from slurmtrain.agent.leave import carry_out, leave, leave_with
 from slurmtrain.agent.leftovers import end_leftovers
 from slurmtrain.agent.nodes import NodeWatch
 from slurmtrain.agent.processes import find_launch_processes, signal_number, some_listen
 from slurmtrain.agent.record import Record
 from slurmtrain.agent.resume import choose_checkpoint, roll_back
 from slurmtrain.agent.say import say
+from slurmtrain.agent.stages import Outlook, Staged, Stages
 from slurmtrain.agent.stops import StopReason, StopWatch, is_ours, look_patiently
 from slurmtrain.agent.takeover import clear_the_way, number_of_next_launch
 from slurmtrain.agent.verdict import LaunchEnd, decide_between_launches, judge_launch, read_launch_end
@@ -57,11 +58,18 @@ class AttemptRunner:
         self._fence = Fence(job.run, attempt.number, _FENCE_INTERVAL_S)
         self._wake = Wake()
         self._companions = CompanionStep(job, attempt, slurm, env)
+        outlook = Outlook(self._watch, self._fence, self._wake, self._pause, self._companions.steps)
+        self._stages = Stages(job, attempt, slurm, record, env, outlook)
 
     def run(self, number: int) -> int:
-        """Launch, judge, restart… from launch ``number`` on; the batch script's exit code."""
+        """Stage in, launch, judge, restart… from launch ``number`` on, stage out; the batch script's exit code."""
         self._listen()
         try:
+            if self._job.run.is_done() and self._job.run.misses_upload(self._spec):
+                return self._finish_upload()
+            staged = self._stages.bring_in()
+            if not staged.ok:
+                return self._leave_stage(staged)
             while True:
                 self._companions.ensure_running()
                 end = self._run_launch(number)
@@ -72,11 +80,31 @@ class AttemptRunner:
                     # Where slurmd is dead nobody else ends its ranks.
                     kill_launch(end.launch, self._raw_job_id, self._attempt.number)
                     return end.own_code
+                if decision.action is Action.COMPLETE and self._job.run.misses_upload(self._spec):
+                    self._job.run.mark_done(self._attempt.number)
+                    return self._finish_upload()
                 if decision.action is not Action.RESTART_IN_PLACE:
+                    self._stages.take_away_after(decision)
                     return leave(self._job, self._attempt, decision, end, self._slurm, self._record)
                 number += 1
         finally:
             self._companions.end()
+
+    def _finish_upload(self) -> int:
+        """The training has finished, here or in an earlier attempt: whatever happens now, it is not started again."""
+        staged = self._stages.take_away()
+        if not staged.ok:
+            return self._leave_stage(staged)
+        done = Decision(
+            Action.COMPLETE, RunState.COMPLETED, "no_failure", "the training and its stage_out have finished"
+        )
+        return leave_with(self._job, self._attempt, done, -1, 0, self._slurm, self._record)
+
+    def _leave_stage(self, staged: Staged) -> int:
+        if staged.decision is None:
+            return staged.exit_code
+        args = (self._job, self._attempt, staged.decision, -1, staged.exit_code)
+        return leave_with(*args, self._slurm, self._record)
 
     def _listen(self) -> None:
         def on_signal(_number: int, _frame: FrameType | None) -> None:
@@ -190,7 +218,7 @@ class AttemptRunner:
     def _pause(self, decision: Decision) -> Decision | None:
         """Wait before the next launch. A reason to stop that comes meanwhile makes the launch pointless."""
         if decision.delay_s:
-            say(f"waiting {decision.delay_s} s before the next launch")
+            say(f"waiting {decision.delay_s} s before the next try")
         deadline = time.monotonic() + decision.delay_s
         while True:
             if self._fence.closed or self._watch.ended_by_slurm:

@@ -53,7 +53,7 @@ class TurnedAway:
 
 def pass_gate(job: JobContext, slurm: SlurmClient, journal: JournalWriter) -> Admitted | Settled | TurnedAway:
     """Raises ``StoreError`` or ``OSError`` where the claim cannot be written: then nobody decides inside this job."""
-    if job.run.is_done():
+    if job.run.is_over(job.plan.spec):
         return TurnedAway("the run has finished; Slurm started it again, which is not needed")
     if not _claim_submission(job):
         return TurnedAway("another job of this submission trains already: this one is superfluous and ends itself")

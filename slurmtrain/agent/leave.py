@@ -7,7 +7,6 @@ slurmctld itself refuses a job that is not running any more, so a cancelled job 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
@@ -37,9 +36,22 @@ def leave(
     Where the decision cannot be published, or somebody else had decided, nothing is done: the script ends with the
     launch's code, and the watcher decides or acts.
     """
-    if not _publish(job, attempt, decision, end.launch.number, record):
-        return end.own_code
-    return carry_out(job, attempt, decision, end.own_code, slurm, record)
+    return leave_with(job, attempt, decision, end.launch.number, end.own_code, slurm, record)
+
+
+def leave_with(
+    job: JobContext,
+    attempt: AttemptDir,
+    decision: Decision,
+    launch: int,
+    exit_code: int,
+    slurm: SlurmClient,
+    record: Record,
+) -> int:
+    """As ``leave``, where no launch ended just now; ``launch`` is -1 where there was none."""
+    if not _publish(job, attempt, decision, launch, record):
+        return exit_code
+    return carry_out(job, attempt, decision, exit_code, slurm, record)
 
 
 def carry_out(
@@ -48,7 +60,9 @@ def carry_out(
     """Do what was decided, by this agent or by one that died before it could; the batch script's exit code."""
     drop(job.run, f"{attempt.number}-decided")
     if decision.action is Action.COMPLETE:
-        _mark_done(job, attempt)
+        job.run.mark_done(
+            attempt.number
+        )  # from 24.05 on Slurm may start a job again that ended in a preemption's grace
         return 0
     if decision.action is Action.REQUEUE:
         accepted, detail = _requeue(job, place_of(os.environ), decision, slurm, record)
@@ -68,13 +82,6 @@ def _publish(job: JobContext, attempt: AttemptDir, decision: Decision, launch: i
         return False
     record.decided(launch, decision)
     return True
-
-
-def _mark_done(job: JobContext, attempt: AttemptDir) -> None:
-    """From 24.05 on Slurm may start a finished job once more after a graced preemption: this ends it at the gate."""
-    with contextlib.suppress(OSError):
-        if not job.run.is_done():
-            job.run.done_file.write_text(f"attempt {attempt.number}\n")
 
 
 def _requeue(job: JobContext, place: Place, decision: Decision, slurm: SlurmClient, record: Record) -> tuple[bool, str]:

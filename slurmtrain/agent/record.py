@@ -59,6 +59,31 @@ class Record:
             )
         )
 
+    def stage_started(self, stage: str, tries: int) -> None:
+        self._write(ev.StageStarted(**self._head(), stage=stage, tries=tries))
+
+    def stage_ended(
+        self,
+        stage: str,
+        *,
+        exit_code: int,
+        duration_s: float,
+        stop_reason: str | None,
+        diagnosis: Diagnosis | None,
+    ) -> None:
+        self._write(
+            ev.StageEnded(
+                **self._head(),
+                stage=stage,
+                exit_code=exit_code,
+                duration_s=round(duration_s, 3),
+                stop_reason=stop_reason,
+                cause=diagnosis.cause if diagnosis else "",
+                sentence=diagnosis.sentence if diagnosis else "",
+            ),
+            sync=True,
+        )
+
     def stop_noticed(self, run: RunDir) -> None:
         """A stop file that `slurmtrain stop` has not written down: a colleague may have touched it."""
         if self.read_run().stop_requested is None:

@@ -40,6 +40,7 @@ def check_spec(spec: Spec, places: Places, problems: Problems, environ: Mapping[
     _check_stop(spec, places, problems)
     _check_array(spec, places, problems)
     _check_rescue(spec, places, problems)
+    _check_stages(spec, places, problems)
 
     _check_components(spec, places, problems)
     if problems:
@@ -127,6 +128,15 @@ def _check_array(spec: Spec, places: Places, problems: Problems) -> None:
             "checkpoint.dir",
             f"all tasks of the array would write to {shown(folder)}: write %a for the task's number, like {folder}/%a",
         )
+
+
+def _check_stages(spec: Spec, places: Places, problems: Problems) -> None:
+    for name, stage in (("stage_in", spec.stage_in), ("stage_out", spec.stage_out)):
+        if spec.components and stage.run and stage.on == "each_node":
+            message = (
+                "each_node is not for jobs of several components; use first_node, and srun --het-group in its lines"
+            )
+            problems.add(places.get(f"{name}.on"), f"{name}.on", message)
 
 
 def _check_rescue(spec: Spec, places: Places, problems: Problems) -> None:

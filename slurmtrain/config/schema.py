@@ -38,6 +38,11 @@ _RESOURCES: Group = {
     "exclusive": p.boolean,
     "sbatch_options": p.long_options("sbatch"),
 }
+_STAGE: Group = {
+    "run": p.setup_lines,
+    "on": p.choice("first_node", "each_node"),
+    "time_limit_s": p.seconds(1, 30 * 86400),
+}
 SCHEMA: Group = {
     "command": p.arguments("the command and its arguments as a list, like [python, train.py, --lr, 1e-4]"),
     "name": p.text("a name", limit=200),
@@ -73,6 +78,8 @@ SCHEMA: Group = {
         "causes": retry.causes,
         "clean_up_s": p.seconds(2, 600),
     },
+    "stage_in": {**_STAGE},
+    "stage_out": {**_STAGE, "after_failure": p.boolean},
     "companion": p.boolean,
     "components": read_components(_RESOURCES),
     "array": p.array_tasks,

@@ -76,6 +76,28 @@ class AttemptStarted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StageStarted(Event):
+    """``stage_in`` or ``stage_out`` began, for the ``tries``-th time in this attempt."""
+
+    kind: ClassVar[str] = "stage_started"
+    stage: str
+    tries: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageEnded(Event):
+    """It is over; with ``cause`` and ``sentence`` where it failed."""
+
+    kind: ClassVar[str] = "stage_ended"
+    stage: str
+    exit_code: int
+    duration_s: float = 0.0
+    stop_reason: str | None = None
+    cause: str = ""
+    sentence: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchStarted(Event):
     """The training processes were started."""
 
@@ -204,6 +226,8 @@ KINDS: Mapping[str, type[Event]] = {
         SubmissionUncertain,
         JobSeen,
         AttemptStarted,
+        StageStarted,
+        StageEnded,
         LaunchStarted,
         StopSent,
         NodeNoticed,

@@ -132,6 +132,15 @@ def _continue(run: Run, ending: Ending, reason: str, retry: Retry) -> Decision:
     return Decision(Action.REQUEUE, state, reason, words.get(reason, f"{reason}: goes on elsewhere"))
 
 
+def decide_upload(run: Run, cause: str, spec: Spec) -> Decision:
+    """The training has finished, and its script died before ``stage_out`` had: only that is done again."""
+    rung, why = _within_budget(run, cause, "infrastructure", spec.retry, "only that is done again")
+    reason = f"the training has finished, but its stage_out was cut off; {why}"
+    if rung == _REQUEUE:
+        return Decision(Action.REQUEUE, RunState.PENDING, cause, reason, "infrastructure")
+    return Decision(Action.HOLD, RunState.HELD, cause, f"{reason}; a release tries it again", "infrastructure")
+
+
 def _climb(run: Run, ending: Ending, spec: Spec) -> Decision:
     retry = retry_for(spec.retry, ending.cause)
     cause = CAUSES.get(ending.cause, CAUSES["unknown"])

@@ -46,6 +46,7 @@ class Attempt:
     diagnosis: Mapping[str, Any] | None = None
     decision: Decision | None = None
     decided_by: str = ""
+    stage: str = ""  # stage_in or stage_out while it runs
     acted: tuple[ev.Acted, ...] = ()
     came_back: ev.CameBack | None = None
 
@@ -163,6 +164,17 @@ def _attempt_started(run: Run, event: ev.AttemptStarted) -> Run:
     return _to(changed, RunState.STARTING, event, f"attempt {event.attempt} on {event.nodes}")
 
 
+def _stage_started(run: Run, event: ev.StageStarted) -> Run:
+    changed = _with_attempt(run, event.attempt, stage=event.stage)
+    if event.stage == "stage_in":
+        return changed
+    return _to(changed, RunState.RUNNING, event, f"{event.stage} of attempt {event.attempt}")
+
+
+def _stage_ended(run: Run, event: ev.StageEnded) -> Run:
+    return _with_attempt(run, event.attempt, stage="")
+
+
 def _launch_started(run: Run, event: ev.LaunchStarted) -> Run:
     changed = _with_launch(run, event, started=event)
     return _to(changed, RunState.RUNNING, event, f"launch {event.launch} of attempt {event.attempt}")
@@ -223,6 +235,8 @@ _STEPS: Mapping[type[ev.Event], Callable[[Run, Any], Run]] = {
     ev.SubmissionUncertain: _uncertain,
     ev.JobSeen: _job_seen,
     ev.AttemptStarted: _attempt_started,
+    ev.StageStarted: _stage_started,
+    ev.StageEnded: _stage_ended,
     ev.LaunchStarted: _launch_started,
     ev.StopSent: _stop_sent,
     ev.LaunchEnded: _launch_ended,

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 Launcher = Literal["srun", "torchrun"]
 SuccessRule = Literal["all", "primary"]
 OnNodeChange = Literal["continue", "ignore"]
+StagePlace = Literal["first_node", "each_node"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,25 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
+class StageIn:
+    """What fetches data before the first launch of each attempt."""
+
+    run: tuple[str, ...] = ()  # bash lines
+    on: StagePlace = "first_node"
+    time_limit_s: int = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class StageOut:
+    """What takes results away once the training has finished."""
+
+    run: tuple[str, ...] = ()  # bash lines
+    on: StagePlace = "first_node"
+    time_limit_s: int = 3600
+    after_failure: bool = False  # once, too, when an attempt ends with a failure
+
+
+@dataclass(frozen=True, slots=True)
 class Spec:
     """One run. Every field has a plain JSON form: ``spec_to_dict`` and ``spec_from_dict`` are inverse."""
 
@@ -115,6 +135,8 @@ class Spec:
     stop: Stop = field(default_factory=Stop)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     retry: Retry = field(default_factory=Retry)
+    stage_in: StageIn = field(default_factory=StageIn)
+    stage_out: StageOut = field(default_factory=StageOut)
     companion: bool = True  # one small helper process per node
     components: tuple[Component, ...] = ()  # parts of a heterogeneous job beside ``resources``, which is its first
     array: str | None = None  # as sbatch -a: "0-7%4"; each task is a run of its own

@@ -82,6 +82,8 @@ def prepare_array(
     )
     runs = [_render_task(resolved, group, request, task, now, extensions, python) for task in request.tasks]
     check_bash(runs[0].scripts.launch, "launch.sh", spec)
+    for name, script in runs[0].scripts.stages.items():
+        check_bash(script, name, spec)
     check_bash(runs[0].scripts.batch, "job.sbatch", spec)
     check_bash(batch, "job.sbatch", spec)
     return PreparedArray(group, request, resolved, batch, tuple(runs), now, (*resolved.notes, *python_note))

@@ -81,6 +81,8 @@ def prepare(
     python, python_note = choose_agent_python(agent_python)
     prepared = render_run(resolved, run_dir, now, extensions, python, array)
     check_bash(prepared.scripts.launch, "launch.sh", resolved.spec)
+    for name, script in prepared.scripts.stages.items():
+        check_bash(script, name, resolved.spec)
     check_bash(prepared.scripts.batch, "job.sbatch", resolved.spec)
     return dataclasses.replace(prepared, notes=(*resolved.notes, *python_note))
 
@@ -138,6 +140,7 @@ def build_own_files(prepared: Prepared) -> dict[str, tuple[bytes, int]]:
         run.plan.name: (to_json(plan), 0o600),
         run.batch_script.name: (prepared.scripts.batch.encode(), 0o700),
         run.launch_script.name: (prepared.scripts.launch.encode(), 0o700),
+        **{run.stage_script(name).name: (text.encode(), 0o700) for name, text in prepared.scripts.stages.items()},
     }
 
 
@@ -184,6 +187,8 @@ def check_bash(script: str, name: str, spec: Spec) -> None:
         said = result.stderr.decode("utf-8", "replace").strip().splitlines()
         reason = said[0].removeprefix("/bin/bash: ").removeprefix("bash: ") if said else "a syntax error"
         where = "environment.setup" if name == "launch.sh" and spec.environment.setup else f"the template of {name}"
+        if name.startswith("stage_"):
+            where = f"{name}.run"
         raise SpecError(f"{where}: bash cannot read it ({name}, {reason})")
 
 

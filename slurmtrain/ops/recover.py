@@ -95,7 +95,7 @@ def _job_seen(care: Care) -> JobSeen | None:
 def _look_after_living(care: Care, record: JobRecord) -> list[Event]:
     if not is_waiting(record.state) or care.observe_only:
         return []
-    if care.run.is_done() or (care.state.ended and record.restart_count > 0):
+    if care.run.is_over(care.plan.spec) or (care.state.ended and record.restart_count > 0):
         return _cancel_needless(care)
     if _waits_for_slurms_delay(care, record):
         return _start_now(care, record)

@@ -18,6 +18,7 @@ from slurmtrain.core.facts import Facts, RankExit
 from slurmtrain.core.jobid import JobId, parse_job_id
 from slurmtrain.core.jobstate import BaseState, StateFlag
 from slurmtrain.core.nodeset import expand_nodes
+from slurmtrain.core.policy import decide_upload
 from slurmtrain.core.run import Launch, Run, advance, find_attempt, fold
 from slurmtrain.core.spec import Spec
 from slurmtrain.errors import SlurmtrainError
@@ -98,6 +99,9 @@ def judge_ended_attempt(
         done=run.is_done(),
         resumed_from=launch.started.resume_from if launch and launch.started else None,
     )
+    if decision.action is Action.COMPLETE and run.misses_upload(spec):
+        run.mark_done(attempt.number)
+        decision = decide_upload(state, diagnosis.cause, spec)
     return Judged(decision, (ended, found))
 
 

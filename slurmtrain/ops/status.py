@@ -208,6 +208,11 @@ def _nodes(attempt: Attempt | None, record: JobRecord | None) -> tuple[str, ...]
 
 
 def _stage(view: RunView, state: Run, expected: int, reported: int, now: float) -> tuple[RunState, Stage | None]:
+    if state.last_attempt is not None and state.last_attempt.stage:
+        if state.state is RunState.STARTING and state.last_attempt.stage == "stage_in":
+            return state.state, Stage.STAGE_IN
+        if state.state is RunState.RUNNING and state.last_attempt.stage == "stage_out":
+            return state.state, Stage.STAGE_OUT
     if state.state is not RunState.RUNNING:
         return state.state, normal_stage(state.state, None)
     launch = state.last_launch

@@ -226,6 +226,11 @@ def _diagnosed(event: ev.Diagnosed) -> str:
     return _with_reason(f"found: {found.get('cause', 'unknown')}", ", ".join(where))
 
 
+def _stage_ended(event: ev.StageEnded) -> str:
+    asked = f" after {event.stop_reason}" if event.stop_reason else ""
+    return _with_reason(f"{event.stage} ended with exit code {event.exit_code}{asked}", event.sentence)
+
+
 def _decided(event: ev.Decided) -> str:
     words = str(event.decision.get("action", "?")).replace("_", " ")
     return _with_reason(f"decided: {words}", event.decision.get("reason"))
@@ -241,6 +246,8 @@ _WORDS: Mapping[type[ev.Event], Callable[[Any], str]] = {
     ev.SubmissionUncertain: lambda e: f"submission uncertain: {e.message}",
     ev.JobSeen: lambda e: _with_reason(f"Slurm says job {e.job_id} is {e.state}", e.reason),
     ev.AttemptStarted: lambda e: f"attempt {e.attempt} in job {e.job_id} on {e.nodes or 'no node'}",
+    ev.StageStarted: lambda e: f"{e.stage} begins" + (f", try {e.tries}" if e.tries > 1 else ""),
+    ev.StageEnded: _stage_ended,
     ev.LaunchStarted: _launch_started,
     ev.StopSent: lambda e: f"asked to save and leave: {e.reason}" + (f" ({e.detail})" if e.detail else ""),
     ev.NodeNoticed: lambda e: e.detail,

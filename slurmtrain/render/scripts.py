@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ class Scripts:
 
     batch: str
     launch: str
+    stages: Mapping[str, str] = field(default_factory=dict)  # stage_in, stage_out: those that the run has
 
 
 def render_scripts(
@@ -54,6 +55,11 @@ def render_scripts(
     return Scripts(
         batch=_render(environment, "train.sbatch.j2", values),
         launch=_render(environment, f"launch/{spec.launcher}.sh.j2", values),
+        stages={
+            name: _render(environment, "stage.sh.j2", values | {"stage": name, "staging": stage})
+            for name, stage in (("stage_in", spec.stage_in), ("stage_out", spec.stage_out))
+            if stage.run
+        },
     )
 
 

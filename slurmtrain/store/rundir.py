@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,9 +83,32 @@ class RunDir:
         """Exists when a person asked the run to stop; a colleague may ``touch`` it."""
         return self.path / "stop"
 
+    @property
+    def uploaded_file(self) -> Path:
+        """Exists when ``stage_out`` has taken the results away."""
+        return self.path / "uploaded"
+
+    def stage_script(self, stage: str) -> Path:
+        """``stage_in`` or ``stage_out``; the file is there if the run has such a stage."""
+        return self.path / f"{stage}.sh"
+
+    def misses_upload(self, spec: Spec) -> bool:
+        """Whether ``stage_out`` is wanted and has not succeeded yet; never raises."""
+        return bool(spec.stage_out.run) and not exists(self.uploaded_file)
+
+    def is_over(self, spec: Spec) -> bool:
+        """Whether nothing is left to do: the training has finished, and its results are where they belong."""
+        return self.is_done() and not self.misses_upload(spec)
+
     def is_done(self) -> bool:
         """Whether the run has finished; never raises."""
         return exists(self.done_file)
+
+    def mark_done(self, attempt: int) -> None:
+        """Say that the training has finished, unless it has said so itself. A full store is forgiven."""
+        with contextlib.suppress(OSError):
+            if not self.is_done():
+                self.done_file.write_text(f"attempt {attempt}\n")
 
     def is_stop_requested(self) -> bool:
         """Whether a person asked the run to stop; never raises."""

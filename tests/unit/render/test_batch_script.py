@@ -263,6 +263,26 @@ class TestFallback:
         assert job.run("/nowhere")[0] == 0
         assert job.seen() == []
 
+    @pytest.mark.parametrize("fails", ["", "stage_in", "launch", "stage_out"])
+    def test_stages_are_run_without_the_agent_too(self, job: Job, fails: str) -> None:
+        job.launch(f'echo launch >>"$T/seen"; exit {3 * (fails == "launch")}')
+        for stage in ("stage_in", "stage_out"):
+            (job.run_dir / f"{stage}.sh").write_text(f'echo {stage} >>"$T/seen"; exit {4 * (fails == stage)}')
+        code, _ = job.run("/nowhere")
+        order = ["stage_in", "launch", "stage_out"]
+        assert job.seen() == (order if not fails else order[: order.index(fails) + 1])
+        assert code == job.record()["exit_code"] == {"": 0, "launch": 3}.get(fails, 4)
+        assert (job.run_dir / "done").exists() is (fails in {"", "stage_out"})
+        assert (job.run_dir / "uploaded").exists() is (fails == "")
+
+    def test_a_finished_training_is_only_uploaded(self, job: Job) -> None:
+        job.launch('echo launch >>"$T/seen"')
+        (job.run_dir / "stage_out.sh").write_text('echo upload >>"$T/seen"')
+        (job.run_dir / "done").touch()
+        assert job.run("/nowhere")[0] == 0
+        assert job.run("/nowhere")[0] == 0
+        assert job.seen() == ["upload"], "and only once"
+
     def test_an_end_in_the_very_moment_of_a_signal_keeps_its_exit_code(self, job: Job) -> None:
         """`wait` says 140; by the time bash looks the launch is gone, and its own code was never asked for."""
         job.patch = {'    kill -0 "$1"': '    sleep 0.3; kill -0 "$1"'}

@@ -16,7 +16,7 @@ import pytest
 from render_support import executable, render
 
 from slurmtrain.core.array import array_task, parse_array
-from slurmtrain.core.spec import Component, Environment, Resources, Spec, Stop
+from slurmtrain.core.spec import Component, Environment, Resources, Spec, StageIn, StageOut, Stop
 from slurmtrain.errors import SpecError
 from slurmtrain.render.scripts import render_array_script
 from slurmtrain.resources import bundled
@@ -89,6 +89,22 @@ def test_snapshots(name: str) -> None:
     scripts = render(SPECS[name], RUN_DIR, agent_python="/home/ada/venv/bin/python")
     expect_snapshot(f"{name}.job.sbatch", scripts.batch)
     expect_snapshot(f"{name}.launch.sh", scripts.launch)
+
+
+def test_snapshots_of_stages() -> None:
+    spec = Spec(
+        command=("python", "train.py"),
+        workdir="/home/ada/gpt",
+        resources=Resources(nodes=2),
+        environment=Environment(setup=("module load aws",), variables={"BUCKET": "s3://ada"}),
+        stage_in=StageIn(("aws s3 sync $BUCKET/data /local/data", "test -e /local/data/index"), "each_node"),
+        stage_out=StageOut(('aws s3 sync "$SLURMTRAIN_CHECKPOINT_DIR" $BUCKET/out',)),
+    )
+    scripts = render(spec, RUN_DIR, agent_python="/home/ada/venv/bin/python")
+    assert list(scripts.stages) == ["stage_in", "stage_out"]
+    for name, text in scripts.stages.items():
+        expect_snapshot(f"{name}.sh", text)
+    assert render(SPECS["srun"], RUN_DIR).stages == {}
 
 
 def test_snapshots_of_an_array_and_of_one_of_its_tasks() -> None:
