@@ -83,13 +83,13 @@ def come_back(
     ``before`` is the job as it ran, ``ahead_s`` by how much slurmctld's clock is ahead of ours.
     """
     if not plan.quick:
-        exclude = join_excluded(slurm, before, decision.exclude)
+        exclude = _exclude(job, before, decision, slurm, record)
         moved = _move_start(job, slurm, time.time() + ahead_s + plan.seconds, exclude)
         return _note(record, moved, plan.seconds, exclude, time.time() + ahead_s)
     asked_at = time.time()
     start = int(asked_at) + ahead_s + plan.seconds
     moved = _move_start(job, slurm, start, None)
-    exclude = join_excluded(slurm, before, decision.exclude)
+    exclude = _exclude(job, before, decision, slurm, record)
     detail = _note(record, moved, plan.seconds, exclude, asked_at + LEAVES_S + ahead_s)
     time.sleep(max(0.0, asked_at + LEAVES_S - time.time()))
     if time.time() > asked_at + LEAVES_S + _LATE_S:
@@ -97,6 +97,10 @@ def come_back(
     if not _move_start(job, slurm, start, exclude) and exclude:
         say(f"Slurm does not take the list of nodes to avoid: {exclude}")
     return detail
+
+
+def _exclude(job: JobContext, before: JobRecord, decision: Decision, slurm: SlurmClient, record: Record) -> str | None:
+    return join_excluded(slurm, before, job.plan.spec, record.read_run(), time.time(), decision)
 
 
 def _note(record: Record, moved: bool, seconds: int, exclude: str | None, leaves_at: float) -> str:

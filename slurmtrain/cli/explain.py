@@ -15,6 +15,7 @@ from slurmtrain.cli.output import clean, print_json, print_text, say_note
 from slurmtrain.cli.runs import ask_slurm, json_option, open_store, run_argument, store_option
 
 if TYPE_CHECKING:
+    from slurmtrain.core.avoid import Avoided
     from slurmtrain.ops.explain import Explanation, LaunchRow
 
 _EXAMPLES = """\b
@@ -35,6 +36,7 @@ _BUDGETS = {
     "node_hours": "{} of {} node hours for retries",
     "hours": "{} of {} hours until its deadline",
 }
+_SHOWN_NODES = 8
 _COLOURS = {"Completed": "green", "Running": "green", "Failed": "red", "Terminated": "red", "Held": "yellow"}
 
 
@@ -80,11 +82,13 @@ class _Screen:
         yield from self._evidence(found)
         yield from self._block("Decided", self._decided(found))
         yield from self._block("", [self._budgets(found)] if found.trouble or found.decision else [])
+        yield from self._block("Avoided", [self._avoided(node) for node in found.avoided[:_SHOWN_NODES]])
         yield from self._block("Done", [found.carried_out] if found.carried_out else [])
         yield from self._block("Checkpoint", [found.checkpoint] if found.checkpoint else [])
         yield from self._block("Advice", [found.advice] if found.advice else [])
         yield from self._block("Next", [f"{s.command}   ({s.text})" if s.command else s.text for s in found.steps])
         yield from self._story(found.launches)
+        yield from self._block("To", [f"restarted as run {name}" for name in found.restarted_as])
         yield from self._block("From", [f"restarted from run {found.restarted_from}"] if found.restarted_from else [])
         yield from self._block("Damage", found.damage)
 
@@ -136,6 +140,10 @@ class _Screen:
         details += [f"after {decision.delay_s} s"] if decision.delay_s else []
         details += ["the newest checkpoint is set aside"] if decision.rollback else []
         return [text + (f" [{'; '.join(details)}]" if details else "")]
+
+    def _avoided(self, avoided: Avoided) -> str:
+        until = time.strftime("%d %b %H:%M", time.localtime(avoided.until))
+        return clean(f"{avoided.node} until {until}: {avoided.cause} ({avoided.reason})")
 
     def _budgets(self, found: Explanation) -> str:
         shown = []

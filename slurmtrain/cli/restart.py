@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
+import os
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import click
 
 from slurmtrain.cli.output import clean, print_json, print_text, say_note
 from slurmtrain.cli.runs import dry_run_option, json_option, run_argument, store_option
 
+if TYPE_CHECKING:
+    from slurmtrain.config.resolve import Resolved
+    from slurmtrain.core.spec import Spec
+
 _EXAMPLES = """\b
 Examples:
   slurmtrain restart RUN              goes on from its newest checkpoint (a completed run: anew)
   slurmtrain restart RUN --no-resume
-To change a parameter, submit the old run's job file: slurmtrain submit STORE/runs/RUN/spec.yaml --set KEY=VALUE
-  and, to go on from its checkpoints: --set checkpoint.dir=STORE/runs/RUN/checkpoints"""
+  slurmtrain restart RUN --set resources.nodes=8 --set 'command=[python, train.py, --lr, "1e-5"]'
+  slurmtrain restart RUN --set resources.time_limit=2-0 --dry-run"""
 
 
 @click.command("restart", epilog=_EXAMPLES)
 @run_argument
 @click.option("--resume/--no-resume", default=None, help="Go on in the old run's checkpoint directory, or begin anew.")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Another value for a key of the job file.")
 @dry_run_option
 @json_option("Print run_id, job_id, run_dir and restarted_from as JSON.")
 @store_option
-def command(run: str, resume: bool | None, dry_run: bool, as_json: bool, store: str | None) -> None:
-    """Start a new run with the parameters of one that has ended; the new run names the old one."""
+def command(
+    run: str, resume: bool | None, sets: tuple[str, ...], dry_run: bool, as_json: bool, store: str | None
+) -> None:
+    """Start a new run with the parameters of one that has ended, some of them changed; each run names the other."""
     from slurmtrain.cli.build import find_extensions, open_slurm
     from slurmtrain.cli.here import find_here
     from slurmtrain.cli.runs import load_here
-    from slurmtrain.ops.restart import prepare_restart
+    from slurmtrain.config.resolve import change
+    from slurmtrain.ops.restart import link_to_new, prepare_restart
     from slurmtrain.ops.submit import submit_run
     from slurmtrain.ops.timeline import read_view
     from slurmtrain.store.find import find_run
@@ -36,6 +46,10 @@ def command(run: str, resume: bool | None, dry_run: bool, as_json: bool, store: 
     settings = load_here(store)
     old = find_run(settings.store, run)
     extensions, notes = find_extensions(settings, find_here())
+
+    def changed(spec: Spec, name: str) -> Resolved:
+        return change(spec, name, sets, settings, os.environ, find_here())
+
     prepared = prepare_restart(
         read_view(old),
         settings.store,
@@ -43,6 +57,7 @@ def command(run: str, resume: bool | None, dry_run: bool, as_json: bool, store: 
         extensions,
         agent_python=settings.agent_python,
         resume=resume,
+        change=changed if sets else None,
     )
     for note in (*notes, *prepared.notes):
         say_note(note)
@@ -55,6 +70,7 @@ def command(run: str, resume: bool | None, dry_run: bool, as_json: bool, store: 
     else:
         accepted = submit_run(prepared, open_slurm(), name=prepared.resolved.spec.name, tell=say_note)
         job_id = str(accepted.job_id)
+        link_to_new(old, new.run_id)
         for note in accepted.notes:
             say_note(note)
         text = f"submitted run {new.run_id} as job {job_id}, restarted from {old.run_id}"

@@ -17,6 +17,7 @@ from slurmtrain.config.nodes import Sequence as ListNode
 from slurmtrain.config.problems import Problems
 from slurmtrain.config.schema import CAUSES, VARIABLES, Layer, Value, all_keys, read_layer
 from slurmtrain.config.settings import Settings
+from slurmtrain.config.specfile import dump_spec
 from slurmtrain.config.yamlfile import load_yaml, parse_yaml
 from slurmtrain.core.spec import Spec
 from slurmtrain.errors import SpecError, UsageError
@@ -59,6 +60,24 @@ def resolve(request: Request, settings: Settings, environ: MappingType[str, str]
     notes += check_spec(spec, {path: value.place for path, value in merged.items()}, problems, environ)
     problems.raise_if_any(str(request.job_file) if request.job_file else "this job")
     return Resolved(spec, _sources(merged), tuple(notes))
+
+
+def change(
+    spec: Spec, name: str, sets: Sequence[str], settings: Settings, environ: MappingType[str, str], cwd: Path
+) -> Resolved:
+    """A spec of an earlier run (``name``) with other values for some keys; checked as a new one.
+
+    Raises ``SpecError`` with every mistake, ``UsageError`` for what is no KEY=VALUE.
+    """
+    problems = Problems()
+    before = read_layer(parse_yaml(dump_spec(spec, {}, name), name, fixed_place=Place(name)), problems)
+    asked = read_layer(_option_tree(Request(sets=sets)), problems)
+    merged = merge([before, asked])
+    _check_locks(settings, [asked], {path: merged[path] for path in asked if path in merged}, problems)
+    changed = _build(merged, cwd, cwd, problems)
+    notes = check_spec(changed, {path: value.place for path, value in merged.items()}, problems, environ)
+    problems.raise_if_any(name)
+    return Resolved(changed, _sources(merged), tuple(notes))
 
 
 def merge(layers: Sequence[Layer]) -> dict[str, Value]:

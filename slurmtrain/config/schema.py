@@ -73,6 +73,7 @@ SCHEMA: Group = {
         "attempts": p.integer(1, 100_000),
         "delay_s": p.seconds(0, 7 * 86400),
         "exclude_nodes": p.boolean,
+        "exclude_for_s": p.seconds(0, 365 * 86400),
         "max_gpu_hours": retry.hours,
         "deadline": retry.deadline,
         "causes": retry.causes,

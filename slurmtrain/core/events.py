@@ -211,6 +211,14 @@ class Released(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Restarted(Event):
+    """A person made a new run with the parameters of this one, which has ended."""
+
+    kind: ClassVar[str] = "restarted"
+    as_run: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownEvent(Event):
     """Written by a later version; kept for people, without effect."""
 
@@ -239,6 +247,7 @@ KINDS: Mapping[str, type[Event]] = {
         AttemptEnded,
         StopRequested,
         Released,
+        Restarted,
     )
 }
 

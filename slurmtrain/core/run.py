@@ -47,6 +47,7 @@ class Attempt:
     decision: Decision | None = None
     decided_by: str = ""
     stage: str = ""  # stage_in or stage_out while it runs
+    decided_at: float = 0.0
     acted: tuple[ev.Acted, ...] = ()
     came_back: ev.CameBack | None = None
 
@@ -64,6 +65,7 @@ class Run:
     job: ev.JobSeen | None = None
     stop_requested: ev.StopRequested | None = None
     history: tuple[Transition, ...] = ()
+    restarted_as: tuple[str, ...] = ()  # runs that a person made of this one
 
     @property
     def ended(self) -> bool:
@@ -202,7 +204,7 @@ def _decided(run: Run, event: ev.Decided) -> Run:
     if decision.action is Action.RESTART_IN_PLACE:
         changed = _with_launch(run, event, decision=decision)
     else:
-        changed = _with_attempt(run, event.attempt, decision=decision, decided_by=event.who)
+        changed = _with_attempt(run, event.attempt, decision=decision, decided_by=event.who, decided_at=event.at)
     if decision.action is Action.RESTART_IN_PLACE:
         return changed
     return _to(changed, decision.state, event, decision.reason)
@@ -229,6 +231,10 @@ def _released(run: Run, event: ev.Released) -> Run:
     return _to(run, RunState.PENDING, event, f"released by {event.by}")
 
 
+def _restarted(run: Run, event: ev.Restarted) -> Run:
+    return dataclasses.replace(run, restarted_as=(*run.restarted_as, event.as_run))
+
+
 _STEPS: Mapping[type[ev.Event], Callable[[Run, Any], Run]] = {
     ev.RunCreated: _created,
     ev.Submitted: _submitted,
@@ -247,4 +253,5 @@ _STEPS: Mapping[type[ev.Event], Callable[[Run, Any], Run]] = {
     ev.AttemptEnded: _attempt_ended,
     ev.StopRequested: _stop_requested,
     ev.Released: _released,
+    ev.Restarted: _restarted,
 }

@@ -96,6 +96,7 @@ class Retry:
     attempts: int = 100  # of any kind, preemption and time limit included
     delay_s: int = 30  # from the second retry of one cause on
     exclude_nodes: bool = True  # keep a suspect node out of the next attempt
+    exclude_for_s: int = 86400  # how long a suspect node stays out
     max_gpu_hours: float | None = None  # that retries may cost; node hours for a job without GPUs
     deadline: str | None = None  # no retry after it: "72h" since submission, or a date with its zone
     causes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # other ceilings for single causes

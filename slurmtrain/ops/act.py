@@ -9,12 +9,13 @@ from slurmtrain.core.decision import Decision
 from slurmtrain.core.events import Acted
 from slurmtrain.core.jobid import JobId
 from slurmtrain.core.jobstate import BaseState, is_terminal
+from slurmtrain.core.run import Run, fold
 from slurmtrain.errors import SlurmRefusedError, SlurmtrainError
-from slurmtrain.ops.exclude import join_excluded
+from slurmtrain.ops.exclude import exclude_for_new_job, join_excluded
 from slurmtrain.ops.rescue import arm_rescue
 from slurmtrain.ops.resubmit import resubmit
 from slurmtrain.slurm.client import JobRecord, SlurmClient
-from slurmtrain.store.journal import JournalWriter
+from slurmtrain.store.journal import JournalWriter, read_journal
 from slurmtrain.store.rundir import AttemptDir, RunDir
 
 REST = timedelta(seconds=3)  # slurmd refuses a job in the second of its end, and times are whole seconds
@@ -64,7 +65,7 @@ def _requeue(
         slurm.requeue(record.job_id, only_running=False)
     except SlurmRefusedError as exc:
         return _new_job(run, attempt, decision, f"Slurm does not requeue job {record.job_id} ({exc})", slurm, journal)
-    exclude = join_excluded(slurm, record, decision.exclude)
+    exclude = join_excluded(slurm, record, run.read_plan().spec, _read_state(run), time.time(), decision)
     said = f"requeued job {record.job_id}"
     try:
         start_soon(slurm, record.job_id, now, record.end_time, timedelta(seconds=decision.delay_s), exclude)
@@ -125,7 +126,11 @@ def _new_job(
     run: RunDir, attempt: AttemptDir, decision: Decision, why: str, slurm: SlurmClient, journal: JournalWriter
 ) -> tuple[bool, str]:
     old = str((attempt.read_owner() or {}).get("job_id", ""))
-    exclude = ",".join(decision.exclude) or None
+    exclude = exclude_for_new_job(slurm, run.read_plan().spec, _read_state(run), time.time(), decision)
     job_id = resubmit(run, slurm, journal, "watcher", exclude, instead_of=old)
     without = f" without {exclude}" if exclude else ""
     return True, f"submitted job {job_id}{without}, because {why}"
+
+
+def _read_state(run: RunDir) -> Run:
+    return fold(read_journal(run.journal, skip_unreadable=True))

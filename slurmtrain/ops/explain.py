@@ -12,10 +12,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from slurmtrain.checkpoints.find import find_newest
+from slurmtrain.core.avoid import Avoided, avoided_now
 from slurmtrain.core.causes import CAUSES
 from slurmtrain.core.decision import Decision, RunState, decision_to_dict
 from slurmtrain.core.diagnosis.model import Diagnosis
 from slurmtrain.core.run import Attempt, Launch, Run
+from slurmtrain.core.spec import Retry
 from slurmtrain.errors import SlurmtrainError
 from slurmtrain.logs.follow import last_redraw, read_lines
 from slurmtrain.logs.lines import clean, strip_ansi
@@ -82,6 +84,7 @@ class Explanation:
     decided_by: str = ""
     carried_out: str = ""
     budgets: tuple[BudgetUse, ...] = ()
+    avoided: tuple[Avoided, ...] = ()
     checkpoint: str | None = None
     advice: str = ""
     steps: tuple[Step, ...] = ()
@@ -90,6 +93,7 @@ class Explanation:
     slurm_error: str = ""
     damage: tuple[str, ...] = ()
     restarted_from: str | None = None
+    restarted_as: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, kept stable (docs/commands.md)."""
@@ -105,6 +109,10 @@ class Explanation:
             "decided_by": self.decided_by or None,
             "carried_out": self.carried_out or None,
             "budgets": {use.name: {"used": use.used, "allowed": use.allowed} for use in self.budgets},
+            "avoided_nodes": [
+                {**asdict(a), "since": iso_time(as_time(a.since)), "until": iso_time(as_time(a.until))}
+                for a in self.avoided
+            ],
             "checkpoint": self.checkpoint,
             "advice": self.advice,
             "next": [asdict(step) for step in self.steps],
@@ -113,6 +121,7 @@ class Explanation:
             "slurm_error": self.slurm_error or None,
             "damage": list(self.damage),
             "restarted_from": self.restarted_from,
+            "restarted_as": list(self.restarted_as),
         }
 
 
@@ -136,6 +145,7 @@ def explain_run(run: RunDir, slurm: SlurmClient | None, now: float) -> Explanati
         decided_by=decided_by,
         carried_out=_carried_out(state),
         budgets=count_budgets(state, plan.spec if plan else None, now),
+        avoided=tuple(avoided_now(state, plan.spec.retry if plan else Retry(), now)),
         checkpoint=str(newest.path) if newest else None,
         advice=_advice(trouble, status),
         steps=tuple(advise(status, trouble)),
@@ -143,6 +153,7 @@ def explain_run(run: RunDir, slurm: SlurmClient | None, now: float) -> Explanati
         timeline=tuple(build_timeline(view)),
         slurm_error=slurm_error,
         damage=tuple(dict.fromkeys(look_for_damage(view))),
+        restarted_as=tuple(clean(str(name), 64) for name in state.restarted_as[-_MAX_EVIDENCE:]),
         restarted_from=str(plan.data["restarted_from"]) if plan and plan.data.get("restarted_from") else None,
     )
 

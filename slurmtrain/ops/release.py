@@ -25,6 +25,7 @@ from slurmtrain.errors import (
     UsageError,
 )
 from slurmtrain.ops.decided import build_decided
+from slurmtrain.ops.exclude import exclude_for_new_job
 from slurmtrain.ops.resubmit import resubmit
 from slurmtrain.ops.status import see_jobs
 from slurmtrain.ops.timeline import RunView, find_plan, read_view
@@ -100,7 +101,7 @@ def _submit_anew(
     view: RunView, plan: ReleasePlan, slurm: SlurmClient, journal: JournalWriter, by: str, exclude: str
 ) -> str:
     run, number = view.run, view.last_attempt_number
-    nodes = _excluded(view, exclude)
+    nodes = _excluded(view, slurm, exclude)
     if not run.batch_script.is_file():
         raise NotFoundError(f"{run.batch_script} is missing: nothing can be submitted")
     _claim(run, number, by)
@@ -123,18 +124,15 @@ def _submit_anew(
     return f"{run.run_id} goes on as job {job_id}" + (f" without {nodes}" if nodes else "")
 
 
-def _excluded(view: RunView, exclude: str) -> str | None:
-    """The job's own list, the nodes that the hold was about, and what the person adds: sbatch takes one list only."""
-    plan, decision = find_plan(view.run), view.state.last_decision
-    own = plan.spec.resources.exclude or "" if plan is not None else ""
+def _excluded(view: RunView, slurm: SlurmClient, exclude: str) -> str | None:
+    """The nodes that the run keeps out and those that the person adds; the job's own list is joined at submission."""
     try:
         given = join_nodes(exclude)
     except ValueError as exc:
         raise UsageError(f"--exclude: {exc}") from exc
-    try:
-        return join_nodes(own, ",".join(decision.exclude) if decision else "", given) or None
-    except ValueError:
-        return given or None
+    plan = find_plan(view.run)
+    ours = exclude_for_new_job(slurm, plan.spec, view.state, time.time()) if plan is not None else None
+    return join_nodes(ours or "", given) or None
 
 
 def _claim(run: RunDir, attempt: int, by: str) -> None:

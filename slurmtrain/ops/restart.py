@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from slurmtrain.checkpoints.find import checkpoint_dir, find_newest
 from slurmtrain.config.resolve import Resolved
 from slurmtrain.core.decision import RunState
+from slurmtrain.core.events import Restarted
 from slurmtrain.core.spec import Spec, spec_to_dict
-from slurmtrain.errors import NotFoundError, RefusedError
+from slurmtrain.errors import NotFoundError, RefusedError, StoreError
 from slurmtrain.ops.prepare import Extensions, Prepared, build_run_id, prepare
 from slurmtrain.ops.timeline import RunView, find_plan
+from slurmtrain.store.journal import JournalWriter
+from slurmtrain.store.rundir import RunDir
+
+Change: TypeAlias = "Callable[[Spec, str], Resolved]"
 
 
 def prepare_restart(
@@ -25,11 +34,13 @@ def prepare_restart(
     *,
     agent_python: str | None = None,
     resume: bool | None = None,
+    change: Change | None = None,
 ) -> Prepared:
     """The new run, rendered and checked; nothing is written yet.
 
     ``resume`` True lets it go on in the old run's checkpoint directory, False begins anew; None resumes what did not
-    complete. Raises ``RefusedError`` for a run that has not ended, ``NotFoundError`` where its plan cannot be read.
+    complete. ``change`` makes another spec of the old one; where that has another checkpoint directory, it stays.
+    Raises ``RefusedError`` for a run that has not ended, ``NotFoundError`` where its plan cannot be read.
     """
     old = view.run
     if not view.state.ended:
@@ -41,11 +52,22 @@ def prepare_restart(
     if plan is None:
         raise NotFoundError(f"{old.plan} is missing or unreadable; `slurmtrain submit {old.spec}` takes the job file")
     wanted = view.state.state is not RunState.COMPLETED if resume is None else resume
-    spec, note = _with_checkpoints(plan.spec, old.path, wanted)
-    resolved = Resolved(spec, dict.fromkeys(_paths(spec_to_dict(spec)), f"run {old.run_id}"), (note,))
+    name = f"run {old.run_id}"
+    sources = dict.fromkeys(_paths(spec_to_dict(plan.spec)), name)
+    resolved = change(plan.spec, name) if change is not None else Resolved(plan.spec, sources)
+    elsewhere = resolved.spec.checkpoint.dir != plan.spec.checkpoint.dir
+    spec, note = (resolved.spec, "") if elsewhere else _with_checkpoints(resolved.spec, old.path, wanted)
+    resolved = dataclasses.replace(resolved, spec=spec, notes=(*resolved.notes, *([note] if note else [])))
     target = store / "runs" / build_run_id(spec.name, now)
     prepared = prepare(resolved, target, now, extensions, agent_python, plan.array)
     return dataclasses.replace(prepared, restarted_from=old.run_id)
+
+
+def link_to_new(old: RunDir, new: str, who: str = "user") -> None:
+    """Write into the old run's journal which run goes on in its place; a store that cannot be written loses that."""
+    journal = JournalWriter(old.journal, f"restart-{socket.gethostname()}-{os.getpid()}")
+    with contextlib.suppress(StoreError):
+        journal.append(Restarted(at=time.time(), who=who, as_run=new))
 
 
 def _instead(view: RunView) -> str:

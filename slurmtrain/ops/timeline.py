@@ -258,6 +258,8 @@ _WORDS: Mapping[type[ev.Event], Callable[[Any], str]] = {
     ev.AttemptEnded: lambda e: _with_reason(f"Slurm says the execution ended {e.state}", e.reason),
     ev.StopRequested: lambda e: _with_reason(f"stop asked for by {e.by}", e.reason),
     ev.Released: lambda e: f"released by {e.by}",
+    ev.Restarted: lambda e: f"restarted as run {e.as_run}",
+    ev.CameBack: lambda e: f"back after {e.waited_s:.0f} s; Slurm's clean-up took {e.clean_up_s:.0f} s",
 }
 
 

@@ -162,6 +162,12 @@ def test_a_failed_run_is_restarted_as_a_new_one_from_its_checkpoint(do: Commands
     do.wait_for(again, "Failed")
     assert "step 1" not in do.log(again)
     assert "step 3" in do.log(again)
+    other = json.loads(do.ok("restart", "--json", "--no-resume", "--set", "name=other", run["run_id"]))
+    assert json.loads((Path(other["run_dir"]) / "plan.json").read_text())["spec"]["name"] == "other"
+    assert json.loads(do.ok("explain", "--json", run["run_id"]))["restarted_as"] == [again["run_id"], other["run_id"]]
+    wrong = do.call("restart", "--set", "resources.nods=3", run["run_id"])
+    assert wrong.returncode == 5
+    assert "did you mean 'nodes'" in wrong.stderr
     running = do.submit(last=500)
     assert do.call("restart", running["run_id"]).returncode == 6
 

@@ -11,6 +11,7 @@ from made_runs import MadeRun, Slurm, make_run
 from slurmtrain.core.decision import Action, RunState
 from slurmtrain.core.jobid import JobId
 from slurmtrain.core.jobstate import BaseState
+from slurmtrain.core.spec import Retry
 from slurmtrain.errors import RefusedError, SlurmUnavailableError
 from slurmtrain.ops.release import release_run
 from slurmtrain.ops.status import Sight, see_jobs
@@ -148,7 +149,7 @@ def _held(store: Path, slurm: Slurm, **spec: object) -> MadeRun:
 
 def test_a_release_submits_one_new_job_of_the_run(tmp_path: Path) -> None:
     slurm = Slurm()
-    run = _held(tmp_path, slurm)
+    run = _held(tmp_path, slurm, retry=Retry(exclude_for_s=10**10))  # this run is of another year
     sentence = release_run(run.dir, slurm, "ann", "n4")
     jobs = sorted(slurm.observe().jobs)
     assert len(jobs) == 2
