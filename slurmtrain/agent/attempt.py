@@ -26,13 +26,21 @@ from slurmtrain.agent.resume import choose_checkpoint, roll_back
 from slurmtrain.agent.say import say
 from slurmtrain.agent.stages import Outlook, Staged, Stages
 from slurmtrain.agent.stops import StopReason, StopWatch, is_ours, look_patiently
-from slurmtrain.agent.takeover import clear_the_way, number_of_next_launch
-from slurmtrain.agent.verdict import LaunchEnd, decide_between_launches, judge_launch, read_launch_end
+from slurmtrain.agent.takeover import clear_the_way, is_restart_decided, number_of_next_launch
+from slurmtrain.agent.verdict import (
+    LaunchEnd,
+    decide_between_launches,
+    find_left_end,
+    judge_launch,
+    read_launch_end,
+    write_down,
+)
 from slurmtrain.agent.wake import Wake
 from slurmtrain.checkpoints.find import choose, find_newest
 from slurmtrain.core.components import task_offsets
 from slurmtrain.core.decision import Action, Decision, RunState
 from slurmtrain.errors import SlurmtrainError, StoreError
+from slurmtrain.ops.fallback import write_fallback
 from slurmtrain.slurm.client import SlurmClient
 from slurmtrain.store.journal import JournalWriter
 from slurmtrain.store.publish import exists
@@ -61,18 +69,20 @@ class AttemptRunner:
         outlook = Outlook(self._watch, self._fence, self._wake, self._pause, self._companions.steps)
         self._stages = Stages(job, attempt, slurm, record, env, outlook)
 
-    def run(self, number: int) -> int:
-        """Stage in, launch, judge, restart… from launch ``number`` on, stage out; the batch script's exit code."""
+    def run(self, number: int, left: LaunchEnd | None = None) -> int:
+        """Stage in, launch, judge, restart… from launch ``number`` on, stage out; the batch script's exit code.
+
+        ``left`` is launch ``number`` itself, which ended before the agent before died: it is judged first.
+        """
         self._listen()
         try:
             if self._job.run.is_done() and self._job.run.misses_upload(self._spec):
                 return self._finish_upload()
-            staged = self._stages.bring_in()
-            if not staged.ok:
+            if left is None and not (staged := self._stages.bring_in()).ok:
                 return self._leave_stage(staged)
             while True:
-                self._companions.ensure_running()
-                end = self._run_launch(number)
+                end = left if left is not None else self._run_launch(number)
+                left = None
                 decision = None if self._fence.closed else judge_launch(self._job, end, self._slurm, self._record)
                 if decision is not None:
                     decision = self._restart_or_leave(decision, end)
@@ -116,6 +126,7 @@ class AttemptRunner:
     # -- one launch --------------------------------------------------------------------------------------------------
 
     def _run_launch(self, number: int) -> LaunchEnd:
+        self._companions.ensure_running()
         newest = choose_checkpoint(self._job.run, self._spec.checkpoint)
         resume = f", resumes from {newest.path.name}" if newest else ""
         where = f"job {self._job.job_id} on {self._job.nodes}"
@@ -128,9 +139,14 @@ class AttemptRunner:
         if number == 0:
             learn(self._job, place_of(self._env), self._watch.at_start, self._record)
         stop, code = self._wait(launch)
-        resumed_from = newest.path if newest else None
-        done, offsets = self._primary_is_done(launch), task_offsets(self._spec, self._job.nodes)
-        return read_launch_end(launch, stop, code, resumed_from, primary_done=done, offsets=offsets)
+        primary_done, resumed_from = self._primary_is_done(launch), newest.path if newest else None
+        end = read_launch_end(
+            launch, stop, code, resumed_from, primary_done=primary_done,
+            offsets=task_offsets(self._spec, self._job.nodes),
+        )  # fmt: skip
+        signalled = self._watch.signalled or self._watch.ended_by_slurm
+        write_down(self._job, self._attempt, end, primary_done=primary_done, signalled=signalled)
+        return end
 
     def _wait(self, launch: LaunchProcess) -> tuple[StopReason | None, int]:
         """Wait for the launch's end; ask it to stop when there is a reason, end it when it does not listen."""
@@ -259,9 +275,14 @@ def run_attempt(job: JobContext, slurm: SlurmClient, env: Mapping[str, str], *, 
 
 
 def _run_launches(job: JobContext, passed: Admitted, slurm: SlurmClient, record: Record, env: Mapping[str, str]) -> int:
-    first = number_of_next_launch(record.read_run(), passed.attempt) if passed.recovered else 0
+    first, left = 0, None
+    if passed.recovered:
+        state = record.read_run()
+        first = number_of_next_launch(state, passed.attempt)
+        if not is_restart_decided(state, passed.attempt, first - 1):
+            left = find_left_end(job, passed.attempt, first - 1)
     try:
-        return AttemptRunner(job, passed.attempt, slurm, record, env).run(first)
+        return AttemptRunner(job, passed.attempt, slurm, record, env).run(first - 1 if left else first, left)
     except SlurmtrainError as exc:
         say(f"{exc}; `slurmtrain watch` decides what follows")
         return 1
@@ -270,12 +291,20 @@ def _run_launches(job: JobContext, passed: Admitted, slurm: SlurmClient, record:
 def _train_without_record(job: JobContext, slurm: SlurmClient, env: Mapping[str, str], why: str) -> int:
     """The store cannot be written: train all the same, decide nothing. Slurm's warning is handed on."""
     say(f"{why}; the training runs, and nothing is decided here")
-    signal.signal(signal.SIGTERM, lambda _number, _frame: None)  # ignored until now, which children would inherit
-    signal.signal(signal.SIGUSR2, lambda _number, _frame: ask_through_slurm(job, slurm, env))
+    warned: list[int] = []
+
+    def on_warning(number: int, _frame: FrameType | None) -> None:
+        warned.append(number)
+        ask_through_slurm(job, slurm, env)
+
+    signal.signal(signal.SIGTERM, lambda number, _frame: warned.append(number))  # children would inherit it ignored
+    signal.signal(signal.SIGUSR2, on_warning)
     newest = choose(job.run.path, job.plan.spec.checkpoint).newest
     known = {"SLURMTRAIN_LAUNCH_KEY": "none.0", "SLURMTRAIN_RESUME_FROM": str(newest.path) if newest else ""}
     try:
-        return subprocess.call(["/bin/bash", str(job.run.launch_script)], env={**env, **known})
+        code = subprocess.call(["/bin/bash", str(job.run.launch_script)], env={**env, **known})
     except OSError as exc:
         say(f"cannot start the training: {exc}")
         return 1
+    write_fallback(job.run, str(job.job_id), job.restart_count, code, stop_sent=bool(warned))
+    return code

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any
 
 from slurmtrain.agent.job import JobContext
 from slurmtrain.agent.record import Record
@@ -20,11 +19,14 @@ from slurmtrain.core.run import Run, fold
 from slurmtrain.errors import StoreError
 from slurmtrain.ops.claim import claim_attempt
 from slurmtrain.ops.decided import build_decided, publish_decision
-from slurmtrain.ops.requeued import judge_requeued_attempt
+from slurmtrain.ops.requeued import settle_earlier
 from slurmtrain.slurm.client import SlurmClient
 from slurmtrain.store.journal import JournalWriter, read_journal
 from slurmtrain.store.publish import publish_once, read_json, to_json
 from slurmtrain.store.rundir import AttemptDir, RunDir
+
+_CLAIM_PATIENCE_S = 90.0
+_TRIES, _PAUSE_S = 4, 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,20 @@ class TurnedAway:
 
 
 def pass_gate(job: JobContext, slurm: SlurmClient, journal: JournalWriter) -> Admitted | Settled | TurnedAway:
-    """Raises ``StoreError`` or ``OSError`` where the claim cannot be written: then nobody decides inside this job."""
+    """Raises ``StoreError`` or ``OSError`` where the claim cannot be written: then nobody decides inside this job.
+
+    A passing fault (a stale handle, a server that restarts) is waited for: an attempt without a record is worth less.
+    """
+    for _ in range(_TRIES - 1):
+        try:
+            return _pass(job, slurm, journal)
+        except (StoreError, OSError) as exc:
+            say(f"{exc}; trying again")
+            time.sleep(_PAUSE_S)
+    return _pass(job, slurm, journal)
+
+
+def _pass(job: JobContext, slurm: SlurmClient, journal: JournalWriter) -> Admitted | Settled | TurnedAway:
     if job.run.is_over(job.plan.spec):
         return TurnedAway("the run has finished; Slurm started it again, which is not needed")
     if not _claim_submission(job):
@@ -60,11 +75,12 @@ def pass_gate(job: JobContext, slurm: SlurmClient, journal: JournalWriter) -> Ad
     mine = _find_mine(job)
     if mine is not None:
         return _recover(mine)
-    before = job.run.read_attempts()
-    refused = _settle_previous(job, before[-1], slurm, journal) if before else None
+    refused = _settle_previous(job, slurm, journal)
     if refused is not None:
         return TurnedAway(refused)
-    attempt = claim_attempt(job.run, job.owner_record())
+    attempt = claim_attempt(job.run, job.owner_record(), _CLAIM_PATIENCE_S)
+    if not _is_mine(attempt, job):
+        return TurnedAway("this execution was decided about from outside: Slurm said that it was over")
     started = AttemptStarted(
         at=time.time(),
         who="gate",
@@ -100,12 +116,12 @@ def _claim_submission(job: JobContext) -> bool:
 
 
 def _find_mine(job: JobContext) -> AttemptDir | None:
-    wanted = job.owner_record()
-    for attempt in reversed(job.run.read_attempts()):
-        owner = attempt.read_owner()
-        if owner is not None and all(owner.get(key) == value for key, value in wanted.items()):
-            return attempt
-    return None
+    return next((attempt for attempt in reversed(job.run.read_attempts()) if _is_mine(attempt, job)), None)
+
+
+def _is_mine(attempt: AttemptDir, job: JobContext) -> bool:
+    owner = attempt.read_owner() or {}
+    return all(owner.get(key) == value for key, value in job.owner_record().items())
 
 
 def _recover(attempt: AttemptDir) -> Admitted | Settled | TurnedAway:
@@ -118,27 +134,31 @@ def _recover(attempt: AttemptDir) -> Admitted | Settled | TurnedAway:
         return TurnedAway("this attempt was decided in words that make no sense here", exit_code=1)
 
 
-def _settle_previous(job: JobContext, previous: AttemptDir, slurm: SlurmClient, journal: JournalWriter) -> str | None:
-    """See that the attempt before is decided; a sentence where that decision keeps this attempt out."""
-    decision = previous.read_decision()
-    if decision is None:
-        judged = judge_requeued_attempt(job.run, job.plan.spec, previous, slurm)
-        if publish_decision(previous, judged.decision, "gate"):
-            _note(journal, *judged.events, build_decided(previous.number, judged.decision, "gate"))
-        decision = previous.read_decision() or {}
-    return _keeps_out(decision, job.run)
+def _settle_previous(job: JobContext, slurm: SlurmClient, journal: JournalWriter) -> str | None:
+    """See that the attempts before are decided; a sentence where the last decision keeps this attempt out."""
+    before = [attempt for attempt in job.run.read_attempts() if not _is_of(attempt, job)]
+    if not before:
+        return None
+    _note(journal, *settle_earlier(job.run, job.plan.spec, before[-1].number + 1, slurm, "gate"))
+    return _keeps_out(before[-1], job)
 
 
-def _keeps_out(record: dict[str, Any], run: RunDir) -> str | None:
+def _is_of(attempt: AttemptDir, job: JobContext) -> bool:
+    """Whether somebody claimed this very execution: a watcher does when Slurm said that it was over."""
+    owner = attempt.read_owner() or {}
+    return owner.get("job_id") == str(job.job_id) and owner.get("restart_count") == job.restart_count
+
+
+def _keeps_out(before: AttemptDir, job: JobContext) -> str | None:
+    run = job.run
     try:
-        decision = decision_from_dict(record)
+        decision = decision_from_dict(before.read_decision() or {})
     except ValueError:
         return None  # written by a later version: an attempt that trains is better than one that guesses
     if decision.action in {Action.REQUEUE, Action.RESTART_IN_PLACE}:
         return None
-    state = _read_state(run)
-    if decision.action is Action.HOLD and state is not None and state.state is not RunState.HELD:
-        return None  # released since
+    if decision.action is Action.HOLD and _is_released(before, job):
+        return None
     words = {
         Action.HOLD: "the run is held",
         Action.COMPLETE: "the run has finished",
@@ -146,6 +166,14 @@ def _keeps_out(record: dict[str, Any], run: RunDir) -> str | None:
     }
     what = words.get(decision.action, "the run was left")
     return f"{what} ({decision.reason}); `slurmtrain restart {run.run_id}` starts it anew"
+
+
+def _is_released(held: AttemptDir, job: JobContext) -> bool:
+    """Only `release` submits a new job of a held run; the journal, which may be seen late, says it for the same job."""
+    if str((held.read_owner() or {}).get("job_id")) != str(job.job_id):
+        return True
+    state = _read_state(job.run)
+    return state is not None and state.state is not RunState.HELD
 
 
 def _read_state(run: RunDir) -> Run | None:

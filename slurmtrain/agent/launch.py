@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from slurmtrain.agent.job import JobContext
 from slurmtrain.agent.measure import count_oom_kills
@@ -24,12 +25,37 @@ _PORT_BASE, _PORT_SPAN = 20000, 12000  # below Linux's ephemeral ports (32768…
 _KILL_WAIT_S = 15.0
 
 
+class Srun(Protocol):
+    """What is asked of a launch's process."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def kill(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class EndedSrun:
+    """srun of a launch whose agent has died: it is gone, and ended with this exit code."""
+
+    code: int
+    pid: int = -1
+
+    def poll(self) -> int:
+        return self.code
+
+    def kill(self) -> None:
+        return None
+
+
 @dataclass
 class LaunchProcess:
     """A running launch: ``process`` is srun itself, because launch.sh ends in ``exec srun``."""
 
     number: int
-    process: subprocess.Popen[bytes]
+    process: Srun
     log_file: Path
     log_offset: int
     started_at: float

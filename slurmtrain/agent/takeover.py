@@ -36,3 +36,10 @@ def number_of_next_launch(run: Run, attempt: AttemptDir) -> int:
         names = [path.name for path in (attempt.path / "launches").iterdir()]
         numbers += [int(name) for name in names if name.isascii() and name.isdigit() and len(name) < 9]
     return max(numbers, default=-1) + 1
+
+
+def is_restart_decided(run: Run, attempt: AttemptDir, number: int) -> bool:
+    """Whether it was decided that this launch is followed by another one in the same allocation."""
+    known = find_attempt(run, attempt.number)
+    launches = known.launches if known else ()
+    return any(launch.number == number and launch.decision is not None for launch in launches)

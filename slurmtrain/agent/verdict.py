@@ -11,22 +11,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurmtrain.agent.job import JobContext
-from slurmtrain.agent.launch import LaunchProcess
+from slurmtrain.agent.launch import EndedSrun, LaunchProcess
 from slurmtrain.agent.measure import count_gpus, count_oom_kills, heartbeat_age
 from slurmtrain.agent.record import Record
 from slurmtrain.agent.say import say
 from slurmtrain.agent.stops import StopReason, is_ours, is_preempted, look_patiently
 from slurmtrain.checkpoints.find import find_newest
+from slurmtrain.core.components import task_offsets
 from slurmtrain.core.decision import Decision
 from slurmtrain.core.diagnosis.model import Diagnosis
 from slurmtrain.core.facts import Facts, RankExit
 from slurmtrain.core.nodeset import expand_nodes
 from slurmtrain.core.policy import Ending, decide
 from slurmtrain.core.spec import Spec
+from slurmtrain.errors import StoreError
 from slurmtrain.logs.step import read_step
 from slurmtrain.ops.judge import LogRange, decide_ending, diagnose_log
+from slurmtrain.ops.launch_exit import LaunchExit, read_launch_exit, write_launch_exit
 from slurmtrain.ops.requeued import read_srun_words
 from slurmtrain.slurm.client import JobRecord, SlurmClient
+from slurmtrain.store.rundir import AttemptDir
 
 _NO_FAILURE = Diagnosis("no_failure", "none", retryable=False, action="none")  # nothing is looked for in the log
 BY_SLURM = "slurm"  # why a launch ended while Slurm took the job away: a requeue, a cancel, a preemption, a lost node
@@ -68,6 +72,43 @@ def read_launch_end(
     elif code == 0 and words.lost_a_node:
         code = 1
     return LaunchEnd(launch, stop, code, resumed_from, words.rank_exits)
+
+
+def write_down(job: JobContext, attempt: AttemptDir, end: LaunchEnd, *, primary_done: bool, signalled: bool) -> None:
+    """Keep the end for whoever comes after an agent that dies before it has decided.
+
+    ``signalled``: Slurm had sent a signal, so it may be Slurm that ended the launch.
+    """
+    launch = end.launch
+    written = LaunchExit(
+        srun_code=launch.poll() or 0,
+        exit_code=end.own_code,
+        started_at=launch.started_at,
+        ended_at=time.time(),
+        log_offset=launch.log_offset,
+        log_end=launch.log_end(),
+        stop_reason=_known_reason(job, end) or (BY_SLURM if signalled else None),
+        resumed_from=str(end.resumed_from) if end.resumed_from else None,
+        primary_done=primary_done,
+    )
+    write_launch_exit(attempt, launch.number, written)
+
+
+def find_left_end(job: JobContext, attempt: AttemptDir, number: int) -> LaunchEnd | None:
+    """The end of a launch whose agent died before it had decided; None where the launch had not ended then."""
+    try:
+        left = read_launch_exit(attempt, number)
+    except StoreError as exc:
+        say(str(exc))
+        return None
+    if left is None:
+        return None
+    launch = LaunchProcess(number, EndedSrun(left.srun_code), job.log_file, left.log_offset, left.started_at)
+    asked = left.stop_reason is not None and left.stop_reason != BY_SLURM  # of Slurm it is asked when it is judged
+    stop = StopReason(left.stop_reason, None) if left.stop_reason and asked else None
+    resumed_from = Path(left.resumed_from) if left.resumed_from else None
+    offsets = task_offsets(job.plan.spec, job.nodes)
+    return read_launch_end(launch, stop, left.srun_code, resumed_from, primary_done=left.primary_done, offsets=offsets)
 
 
 def judge_launch(job: JobContext, end: LaunchEnd, slurm: SlurmClient, record: Record) -> Decision | None:
@@ -114,13 +155,16 @@ def judge_launch(job: JobContext, end: LaunchEnd, slurm: SlurmClient, record: Re
 
 def _stop_reason(job: JobContext, end: LaunchEnd, seen: JobRecord | None, *, ours: bool) -> str | None:
     """Why the launch had to end; None where it ended by itself."""
-    if job.run.is_stop_requested():
-        return "user"
-    if end.stop is not None:
-        return end.stop.reason
+    if known := _known_reason(job, end):
+        return known
     if is_preempted(seen):
         return "preempted"
     return BY_SLURM if seen is not None and not ours else None
+
+
+def _known_reason(job: JobContext, end: LaunchEnd) -> str | None:
+    """What the agent itself had asked the launch to end for."""
+    return "user" if job.run.is_stop_requested() else end.stop.reason if end.stop is not None else None
 
 
 def _not_ours(job: JobContext, seen: JobRecord | None) -> str:

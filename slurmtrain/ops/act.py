@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from slurmtrain.core.decision import Decision
@@ -14,11 +15,12 @@ from slurmtrain.errors import SlurmRefusedError, SlurmtrainError
 from slurmtrain.ops.exclude import exclude_for_new_job, join_excluded
 from slurmtrain.ops.rescue import arm_rescue
 from slurmtrain.ops.resubmit import resubmit
-from slurmtrain.slurm.client import JobRecord, SlurmClient
+from slurmtrain.slurm.client import JobRecord, SlurmClient, Snapshot
 from slurmtrain.store.journal import JournalWriter, read_journal
 from slurmtrain.store.rundir import AttemptDir, RunDir
 
 REST = timedelta(seconds=3)  # slurmd refuses a job in the second of its end, and times are whole seconds
+_FRESH_S, _LOOKS = 5.0, 3
 
 
 def requeue_from_outside(
@@ -28,9 +30,10 @@ def requeue_from_outside(
 
     Raises ``SlurmUnavailableError``: nothing is known then, and the next look decides again.
     """
-    seen = slurm.observe([job_id])
+    owner = attempt.read_owner() or {}  # before the look: a store may hang
+    seen = _look(slurm, job_id)
     record = seen.jobs.get(job_id)
-    if record is None or not _may_requeue(record, attempt):
+    if record is None or not _may_requeue(record, owner):
         accepted, detail = _resubmit_unless_alive(run, attempt, record, decision, slurm, journal)
     else:
         accepted, detail = _requeue(run, attempt, record, seen.taken_at, decision, slurm, journal)
@@ -41,9 +44,22 @@ def requeue_from_outside(
     return event
 
 
-def _may_requeue(record: JobRecord, attempt: AttemptDir) -> bool:
+def _look(slurm: SlurmClient, job_id: JobId) -> Snapshot:
+    """The job as Slurm has it at this moment. Slurm takes no conditions with a requeue, so what follows must be fresh.
+
+    A process that was stopped meanwhile (SIGSTOP, a suspended laptop, a hanging file server) looks again. What remains
+    is the moment until Slurm has the command; a running execution that it hits goes on through the gate.
+    """
+    for left in reversed(range(_LOOKS)):
+        asked = time.monotonic()
+        seen = slurm.observe([job_id])
+        if not left or time.monotonic() - asked <= _FRESH_S:
+            break
+    return seen
+
+
+def _may_requeue(record: JobRecord, owner: Mapping[str, object]) -> bool:
     """Only the execution that was decided about, and never one that somebody cancelled."""
-    owner = attempt.read_owner() or {}
     return (
         is_terminal(record.state, requeue=False)
         and record.state.base is not BaseState.CANCELLED

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from slurmtrain.core.events import JobSeen
 from slurmtrain.core.jobid import JobId
 from slurmtrain.core.jobstate import BaseState, JobState, StateFlag, is_terminal, parse_job_state
 from slurmtrain.core.run import Run
 from slurmtrain.ops.fallback import read_fallback
 from slurmtrain.ops.observe import SETTLED, Observation
 from slurmtrain.slurm.client import AccountingRecord, JobRecord
+from slurmtrain.store.publish import exists
 from slurmtrain.store.rundir import RunDir
 
 
@@ -80,14 +82,40 @@ def _from_files(run: RunDir, state: Run, job_id: JobId) -> Execution | None:
         word = parse_job_state(seen.state)
         if is_terminal(word, requeue=False):
             return Execution(seen.restart_count, word, None, seen.nodes)
-        if word.base is BaseState.PENDING:  # a waiting job does not vanish: somebody cancelled it
+        if word.base is BaseState.PENDING and not _has_started(state, seen):  # it did not vanish: it was cancelled
             return Execution(seen.restart_count, parse_job_state("CANCELLED"), None)
     last = state.last_attempt
     if last is None or last.started is None or last.started.job_id != str(job_id):
-        return None
+        return _from_nothing(run, job_id)
     code = _exit_code(run, state, job_id, last.started.restart_count)
-    word = parse_job_state("UNKNOWN" if code is None else "COMPLETED" if code == 0 else "FAILED")
-    return Execution(last.started.restart_count, word, code, last.started.nodes)
+    return Execution(last.started.restart_count, _state_of(code), code, last.started.nodes)
+
+
+def _has_started(state: Run, seen: JobSeen) -> bool:
+    """Whether the execution that was seen waiting has begun since."""
+    return any(
+        attempt.started is not None
+        and attempt.started.job_id == seen.job_id
+        and attempt.started.restart_count >= seen.restart_count
+        for attempt in state.attempts
+    )
+
+
+def _from_nothing(run: RunDir, job_id: JobId) -> Execution:
+    """Nobody saw the job, and no agent could write anything. Slurm makes a job's log when it starts.
+
+    One that never started did not vanish by itself: somebody cancelled it.
+    """
+    if not exists(run.log_file(str(job_id))):
+        return Execution(0, parse_job_state("CANCELLED"), None)
+    fallback = read_fallback(run, str(job_id), 0)
+    code = fallback.exit_code if fallback is not None else None
+    return Execution(0, _state_of(code), code)
+
+
+def _state_of(code: int | None) -> JobState:
+    """Not FAILED: that would be Slurm's word, and a job that was cancelled ends with an exit code, too."""
+    return parse_job_state("COMPLETED" if code == 0 else "UNKNOWN")
 
 
 def _exit_code(run: RunDir, state: Run, job_id: JobId, restart_count: int) -> int | None:

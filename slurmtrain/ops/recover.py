@@ -9,19 +9,21 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import reduce
 
 from slurmtrain.core.decision import Action, Decision, RunState, decision_from_dict
 from slurmtrain.core.events import Acted, AttemptEnded, AttemptStarted, Event, JobSeen
 from slurmtrain.core.jobid import JobId, parse_job_id
 from slurmtrain.core.jobstate import BaseState, is_terminal, is_waiting
-from slurmtrain.core.run import Run, find_attempt
+from slurmtrain.core.run import Run, advance, find_attempt
 from slurmtrain.errors import SlurmtrainError
 from slurmtrain.ops.act import requeue_from_outside, start_soon
-from slurmtrain.ops.claim import claim_attempt, find_claimed, reserve_execution
+from slurmtrain.ops.claim import claim_attempt, find_claimed
 from slurmtrain.ops.decided import build_decided, publish_decision
 from slurmtrain.ops.ended import Execution, find_execution_end
+from slurmtrain.ops.fallback import fallback_of
 from slurmtrain.ops.observe import Observation, build_job_seen
-from slurmtrain.ops.requeued import judge_ended_attempt
+from slurmtrain.ops.requeued import judge_ended_attempt, settle_earlier
 from slurmtrain.slurm.client import JobRecord, SlurmClient
 from slurmtrain.store.journal import JournalWriter
 from slurmtrain.store.rundir import AttemptDir, Plan, RunDir
@@ -158,21 +160,28 @@ def _look_after_ended(care: Care, execution: Execution) -> list[Event]:
         return _finish(care, attempt, execution, decided)
     if care.observe_only or (attempt is None and care.state.ended):
         return []
-    written: list[Event] = []
     if attempt is None:
-        if not reserve_execution(care.run, str(care.job_id), execution.restart_count):
-            return []  # another watcher is about to claim it
-        attempt, started = _claim_for_dead(care, execution)
-        written.append(started)
-    return written + _decide(care, attempt, execution)
+        attempt = _claim_for_dead(care, execution)
+    written = _note_start(care, attempt, execution)
+    earlier = settle_earlier(care.run, care.plan.spec, attempt.number, care.slurm, "watcher")
+    care.journal.append(*earlier)
+    care = replace(care, state=reduce(advance, [*written, *earlier], care.state))
+    return [*written, *earlier, *_decide(care, attempt, execution)]
 
 
-def _claim_for_dead(care: Care, execution: Execution) -> tuple[AttemptDir, AttemptStarted]:
+def _claim_for_dead(care: Care, execution: Execution) -> AttemptDir:
     """An execution whose gate was never passed still is an attempt: cancelled in the queue, or no agent could start."""
-    attempt = claim_attempt(
+    return claim_attempt(
         care.run,
         {"job_id": str(care.job_id), "restart_count": execution.restart_count, "host": "", "claimed_by": "watcher"},
     )
+
+
+def _note_start(care: Care, attempt: AttemptDir, execution: Execution) -> list[Event]:
+    """An attempt that no gate has written down, or that a watcher claimed before it died."""
+    known = find_attempt(care.state, attempt.number)
+    if known is not None and known.started is not None:
+        return []
     started = AttemptStarted(
         at=time.time(),
         who="watcher",
@@ -183,7 +192,7 @@ def _claim_for_dead(care: Care, execution: Execution) -> tuple[AttemptDir, Attem
         nodes=execution.nodes,
     )
     care.journal.append(started)
-    return attempt, started
+    return [started]
 
 
 def _decide(care: Care, attempt: AttemptDir, execution: Execution) -> list[Event]:
@@ -201,10 +210,25 @@ def _judge(care: Care, attempt: AttemptDir, execution: Execution) -> tuple[Decis
     if execution.state.base is BaseState.DEADLINE:
         reason = "Slurm gave the job up: it could not end before its deadline"
         return Decision(Action.STOP, RunState.FAILED, "slurm_request_invalid", reason), ()
-    judged = judge_ended_attempt(
-        care.run, care.plan.spec, attempt, execution.row, care.state, execution.state.word, execution.exit_code
-    )
+    word, code = execution.state.word, execution.exit_code
+    if _trained_nothing(care, attempt, execution):
+        word, code = "UNKNOWN", None
+    judged = judge_ended_attempt(care.run, care.plan.spec, attempt, execution.row, care.state, word, code)
     return judged.decision, judged.events
+
+
+def _trained_nothing(care: Care, attempt: AttemptDir, execution: Execution) -> bool:
+    """A script that ended well is no success of the training where nothing shows that it trained.
+
+    A gate that turns a job away ends it with exit code 0.
+    """
+    known = find_attempt(care.state, attempt.number)
+    if execution.state.base is not BaseState.COMPLETED or (known and known.launches):
+        return False
+    if care.run.is_done() or fallback_of(care.run, attempt) is not None:
+        return False
+    steps = execution.row.steps if execution.row is not None else ()
+    return not any(step.name.isdigit() and step.state.base is BaseState.COMPLETED for step in steps)
 
 
 def _cancelled(care: Care, attempt: AttemptDir, execution: Execution) -> tuple[Decision, tuple[Event, ...]]:

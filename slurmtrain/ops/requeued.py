@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from slurmtrain.core import events as ev
@@ -22,14 +22,17 @@ from slurmtrain.core.policy import decide_upload
 from slurmtrain.core.run import Launch, Run, advance, find_attempt, fold
 from slurmtrain.core.spec import Spec
 from slurmtrain.errors import SlurmtrainError
+from slurmtrain.ops.decided import build_decided, publish_decision
 from slurmtrain.ops.fallback import fallback_of
 from slurmtrain.ops.judge import LogRange, decide_ending, diagnose_log
+from slurmtrain.ops.launch_exit import find_unrecorded_end
 from slurmtrain.slurm.client import AccountingRecord, SlurmClient
 from slurmtrain.slurm.srun_messages import parse_rank_exits
 from slurmtrain.store.journal import read_journal
 from slurmtrain.store.publish import exists
 from slurmtrain.store.rundir import AttemptDir, RunDir
 
+_ENDED_BY_ITSELF = frozenset({"COMPLETED", "FAILED", "OUT_OF_MEMORY", "UNKNOWN", ""})
 _MAX_LOG_FOR_EXITS = 4 << 20  # bytes from the end of a launch's output in which srun names the ended tasks
 
 
@@ -49,19 +52,50 @@ class Judged:
     events: tuple[ev.Event, ...]
 
 
-def judge_requeued_attempt(run: RunDir, spec: Spec, attempt: AttemptDir, slurm: SlurmClient) -> Judged:
-    """For the gate: the job is here again, so Slurm (or a person) requeued it, whatever else is known.
+def judge_requeued_attempt(
+    run: RunDir, spec: Spec, attempt: AttemptDir, slurm: SlurmClient, who: str = "gate"
+) -> Judged:
+    """A later execution exists, so Slurm (or a person) requeued this one, whatever else is known.
 
     Only a program that had failed for good before that keeps the new attempt out.
     """
-    state = fold(read_journal(run.journal))
     record = find_execution(run, attempt, slurm)
     word = _requeue_word(record)
-    ended = _ended_event(attempt, record, word, "gate", None)
+    state, found = _with_unrecorded_end(fold(read_journal(run.journal)), attempt, word, who)
+    ended = _ended_event(attempt, record, word, who, None)
     launch = _last_launch(state, attempt)
     if word in {"PREEMPTED", "NODE_FAIL"} or launch is None or not _failed_for_good(launch):
-        return _judge_by_word(state, spec, attempt, word, ended)
-    return judge_ended_attempt(run, spec, attempt, record, state, who="gate")
+        judged = _judge_by_word(state, spec, attempt, word, ended)
+    else:
+        judged = judge_ended_attempt(run, spec, attempt, record, state, who=who)
+    return Judged(judged.decision, (*found, *judged.events))
+
+
+def _with_unrecorded_end(state: Run, attempt: AttemptDir, word: str, who: str) -> tuple[Run, tuple[ev.Event, ...]]:
+    """The run with the end of the last launch, and that end where only a file tells of it.
+
+    Where Slurm ended the execution (``word``), a launch that left with exit code 0 may have left for that.
+    """
+    end = find_unrecorded_end(state, attempt, who)
+    if end is None:
+        return state, ()
+    if end.stop_reason is None and word not in _ENDED_BY_ITSELF:
+        end = replace(end, stop_reason="slurm")
+    return advance(state, end), (end,)
+
+
+def settle_earlier(run: RunDir, spec: Spec, before: int, slurm: SlurmClient, who: str) -> list[ev.Event]:
+    """Decide about all attempts before this number that ended without a decision: a later execution has begun since.
+
+    The events that belong into the journal. Raises ``StoreError``.
+    """
+    written: list[ev.Event] = []
+    for attempt in run.read_attempts():
+        if attempt.number < before and attempt.read_decision() is None:
+            judged = judge_requeued_attempt(run, spec, attempt, slurm, who)
+            if publish_decision(attempt, judged.decision, who):
+                written += [*judged.events, build_decided(attempt.number, judged.decision, who)]
+    return written
 
 
 def _failed_for_good(launch: Launch) -> bool:
@@ -80,8 +114,9 @@ def judge_ended_attempt(
     who: str = "watcher",
 ) -> Judged:
     """For an attempt whose script is dead: facts of Slurm and the last launch's log, then the ladder."""
-    launch = _last_launch(state, attempt)
     ended = _ended_event(attempt, record, word or (str(record.state) if record else ""), who, exit_code)
+    state, left = _with_unrecorded_end(state, attempt, ended.state, who)
+    launch = _last_launch(state, attempt)
     log = launch_log(run, attempt, state, launch)
     facts = _facts(record, ended, launch, _rank_exits(log, spec, attempt))
     diagnosis = diagnose_log(run, facts, log)
@@ -102,7 +137,7 @@ def judge_ended_attempt(
     if decision.action is Action.COMPLETE and run.misses_upload(spec):
         run.mark_done(attempt.number)
         decision = decide_upload(state, diagnosis.cause, spec)
-    return Judged(decision, (ended, found))
+    return Judged(decision, (*left, ended, found))
 
 
 def _stop_reason(launch: Launch | None) -> str | None:
@@ -170,7 +205,7 @@ def _judge_by_word(state: Run, spec: Spec, attempt: AttemptDir, word: str, ended
     }
     sentence = sentences.get(word, "the job was requeued from outside")
     diagnosis = Diagnosis(cause, "scheduler", True, "requeue", confidence=0.9 if word else 0.5, sentence=sentence)
-    found = ev.Diagnosed(at=time.time(), who="gate", attempt=attempt.number, diagnosis=diagnosis.to_dict())
+    found = ev.Diagnosed(at=time.time(), who=ended.who, attempt=attempt.number, diagnosis=diagnosis.to_dict())
     after = advance(advance(state, ended), found)
     decision = decide_ending(after, spec, diagnosis, exit_code=None, script_alive=False)
     if decision.action is Action.RESTART_IN_PLACE:  # cannot be: the script is gone
@@ -204,14 +239,16 @@ def _facts(
     record: AccountingRecord | None, ended: ev.AttemptEnded, launch: Launch | None, exits: tuple[RankExit, ...]
 ) -> Facts:
     word = ended.state if ended.state in BaseState.__members__ else None
-    if word is None and launch is not None and launch.ended is not None:
+    by_itself = launch is None or launch.ended is None or launch.ended.stop_reason is None
+    if word is None and launch is not None and launch.ended is not None and by_itself:
         word = "FAILED" if launch.ended.exit_code else None
     elapsed = _elapsed(record)
-    launch_code = launch.ended.exit_code if launch and launch.ended else None
+    # What Slurm or a person ended has an exit code that says nothing: then only the log tells who it was.
+    launch_code = launch.ended.exit_code if launch and launch.ended and (by_itself or word) else None
     return Facts(
         state=word,
         reason=ended.reason,
-        exit_code=ended.exit_code if ended.exit_code is not None else launch_code,
+        exit_code=ended.exit_code if ended.exit_code is not None and (by_itself or word) else launch_code,
         signal=ended.signal,
         derived_exit_code=record.derived_exit_code if record else None,
         elapsed_s=elapsed.total_seconds() if elapsed else None,

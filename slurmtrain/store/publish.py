@@ -61,13 +61,34 @@ def _rename_directory(path: Path, data: bytes) -> bool:
     staged.mkdir()
     try:
         _write_synced(staged / _CONTENT, data)
-        staged.rename(_directory_form(path))
-    except OSError as exc:
+        return publish_directory(staged, _directory_form(path))
+    finally:
         shutil.rmtree(staged, ignore_errors=True)
+
+
+def publish_directory(staged: Path, path: Path) -> bool:
+    """Rename a directory that is not empty to ``path`` unless one lies there; True if it lies there by this call.
+
+    A rename that is reported as failed although it was made (an NFS retransmission) counts as made: only it takes
+    ``staged`` away. Raises ``OSError``.
+    """
+    try:
+        staged.rename(path)
+    except OSError as exc:
+        if _is_gone(staged):
+            return True
         if exc.errno in _TAKEN:
             return False
         raise
     return True
+
+
+def _is_gone(path: Path) -> bool:
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def read_published(path: Path) -> bytes | None:
@@ -117,11 +138,19 @@ def replace(path: Path, data: bytes) -> None:
     temporary = _temporary_beside(path)
     try:
         _write_synced(temporary, data)
-        temporary.replace(path)
+        _replace(temporary, path)
     except OSError as exc:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise StoreError(f"cannot write {path}: {exc.strerror or exc}") from exc
+
+
+def _replace(temporary: Path, path: Path) -> None:
+    try:
+        temporary.replace(path)
+    except FileNotFoundError:
+        if not _is_gone(temporary) or not exists(path):
+            raise
 
 
 def to_json(value: Any) -> bytes:

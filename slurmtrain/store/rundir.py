@@ -203,6 +203,10 @@ class AttemptDir:
     def launch(self, number: int) -> Path:
         return self.path / "launches" / str(number)
 
+    def launch_exit(self, number: int) -> Path:
+        """How that launch ended, from the moment in which it did."""
+        return self.launch(number) / "exit.json"
+
     def read_owner(self) -> dict[str, Any] | None:
         return read_json(self.owner)
 

@@ -115,6 +115,7 @@ class Request:
     signal_batch: bool = False
     signal_lead: timedelta = timedelta(0)
     script: str = ""
+    arguments: tuple[str, ...] = ()  # the batch script's own
 
 
 @dataclass(slots=True)

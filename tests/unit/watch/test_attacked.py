@@ -15,7 +15,7 @@ from slurmtrain.core.jobid import JobId
 from slurmtrain.core.run import fold
 from slurmtrain.core.spec import Spec, spec_to_dict
 from slurmtrain.ops.act import requeue_from_outside
-from slurmtrain.ops.claim import claim_attempt, reserve_execution
+from slurmtrain.ops.claim import claim_attempt
 from slurmtrain.ops.observe import observe
 from slurmtrain.ops.recover import Care, look_after
 from slurmtrain.ops.resubmit import resubmit
@@ -197,16 +197,18 @@ def test_watchers_with_an_old_view_claim_a_dead_execution_once(store: Store) -> 
         )
         for number in range(3)
     ]  # fmt: skip
-    before = reserve_execution(run, str(job), 0)
-    assert before
-    assert not any(isinstance(event, ev.AttemptStarted) for care in views for event in look_after(care))
-    assert not run.read_attempts()
+    for care in views:
+        look_after(care)
+    assert [attempt.number for attempt in run.read_attempts()] == [0]
+    assert store.acts().count("requeue") == 1
 
 
 def test_a_claim_that_a_dead_watcher_left_is_taken_over(store: Store) -> None:
+    """It had agreed on a number, and staged the directory without renaming it."""
     run, job = store.add("run")
     shutil.rmtree(run.attempt(0).path)
-    (run.submissions / f"dead-{job}-0.json").write_text(json.dumps({"at": time.time() - 60}))
+    (run.attempts / f"claim-{job}-0-0.json").write_text(json.dumps({"attempt": 0}))
+    (run.attempts / ".000.abc.tmp").mkdir()
     store.crash(job)
     store.watcher.look_once()
     assert decided(run) == "requeue"

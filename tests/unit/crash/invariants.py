@@ -1,0 +1,140 @@
+"""What must hold after every schedule, from what Slurm ran and what lies on the disk; records alone prove nothing."""
+
+from __future__ import annotations
+
+from cluster_world import Execution, Training
+from world import World
+
+from slurmtrain.core.decision import Action, RunState
+
+CANCELLED_STATES = {RunState.STOPPED, RunState.TERMINATED}
+GHOST_S = 15.0
+
+
+def check(world: World) -> list[str]:
+    """Sentences about what went wrong, none when all is well."""
+    if world.discarded:
+        return []
+    return [
+        *world.problems,
+        *_one_training_at_a_time(world),
+        *_cancelled_stays_cancelled(world),
+        *_attempts_and_decisions(world),
+        *_checkpoints_are_used(world),
+        *_the_end_is_right(world),
+    ]
+
+
+def trainings(world: World) -> list[Training]:
+    found = [t for e in world.cluster.executions for t in e.trainings if t.ended is None or t.ended > t.started]
+    return sorted(found, key=lambda t: t.started)
+
+
+def _one_training_at_a_time(world: World) -> list[str]:
+    found = []
+    late = world.machine.faults.late_s
+    every = trainings(world)
+    for i, first in enumerate(every):
+        for second in every[i + 1 :]:
+            overlap = min(first.ended or world.now(), second.ended or world.now()) - second.started
+            if overlap <= 0:
+                continue
+            ghost = first.execution is not second.execution and _was_cut_off(world, first.execution)
+            if ghost and overlap <= GHOST_S + late + world.ghost_allowance:
+                continue
+            found.append(
+                f"two at once for {overlap:.1f} s: {first.execution.name} launch {first.launch} and "
+                f"{second.execution.name} launch {second.launch} from {second.started - world.epoch:.1f} on"
+            )
+    return found
+
+
+def _was_cut_off(world: World, execution: Execution) -> bool:
+    return execution.name in world.cut_off
+
+
+def _cancelled_stays_cancelled(world: World) -> list[str]:
+    at = world.cancelled_at
+    if at is None or world.released:
+        return []
+    found = [
+        f"execution {e.name} began {e.started - at:.1f} s after the run was cancelled"
+        for e in world.cluster.executions
+        if e.started > at
+    ]
+    # An agent that had looked just before the cancel may still write down its end; nothing runs after it.
+    ends = CANCELLED_STATES | world.ended_before_cancel | {RunState.HELD, RunState.FAILED}
+    if not found and world.state.state not in ends:
+        found.append(f"a cancelled run is {world.state.state.value}")
+    return found
+
+
+def _attempts_and_decisions(world: World) -> list[str]:
+    found = []
+    attempts = world.run.read_attempts()
+    owners: dict[tuple[str, object], int] = {}
+    for attempt in attempts:
+        owner = attempt.read_owner()
+        if owner is None:
+            found.append(f"attempt {attempt.number} belongs to nobody")
+            continue
+        key = (str(owner.get("job_id")), owner.get("restart_count"))
+        if key in owners:
+            found.append(f"attempts {owners[key]} and {attempt.number} are both of execution {key}")
+        owners[key] = attempt.number
+        if attempt.read_decision() is None:
+            found.append(f"attempt {attempt.number} was never decided about")
+    # A gate that cannot write the store for a while lets the training run without a record.
+    trained = {
+        (str(e.job.job_id), e.restart)
+        for e in world.cluster.executions
+        if any(t.launch != "none.0" for t in e.trainings) or (e.trainings and not world.hostile)
+    }
+    lost = trained - set(owners)
+    if lost:
+        found.append(f"executions that trained and are no attempts: {sorted(lost)}")
+    return found
+
+
+def _checkpoints_are_used(world: World) -> list[str]:
+    """No launch begins before the newest checkpoint that was there (late visibility apart)."""
+    found, high = [], 0
+    late = world.machine.faults.late_s
+    every = trainings(world)
+    for training in every:
+        earlier = [t for t in every if t.ended is not None and t.ended < training.started - late - 1]
+        high = max((t.step - t.step % world.cluster.checkpoint_every for t in earlier), default=0)
+        if training.began_at_step < high:
+            found.append(f"launch {training.launch} began at step {training.began_at_step}, there was {high}")
+    return found
+
+
+def _end_was_known(world: World, training: Training) -> bool:
+    """Not where the agent died in the few writes in which it notes that its launch has ended: it is started anew."""
+    attempt, _, number = training.launch.partition(".")
+    if training.execution.taken:
+        return False  # Slurm took the job away before anybody had decided: its next execution finds nothing left to do
+    if not attempt.isdigit():
+        return False
+    return world.run.attempt(int(attempt)).launch_exit(int(number)).exists()
+
+
+def _the_end_is_right(world: World) -> list[str]:
+    state = world.state.state
+    wanted_stop = world.cancelled_at is not None or world.stop_asked_at is not None
+    if state in CANCELLED_STATES and not wanted_stop:
+        return [f"nobody stopped the run, but it is {state.value}: {world.state.last_decision}"]
+    finished = [t for t in trainings(world) if t.exit_code == 0 and not t.asked and t.step >= world.options.goal]
+    if state is RunState.COMPLETED and not finished:
+        return ["the run is Completed without an end of the training"]
+    if finished and not wanted_stop and state is not RunState.COMPLETED:
+        return [f"the training finished, but the run is {state.value}: {world.state.last_decision}"]
+    found = []
+    if finished:
+        again = [t for t in trainings(world) if t.started > (finished[0].ended or 0) + 0.001]
+        if again and _end_was_known(world, finished[0]):
+            found.append(f"launch {again[0].launch} began after launch {finished[0].launch} had finished")
+    ends = [a for a in world.run.read_attempts() if (a.read_decision() or {}).get("action") == Action.COMPLETE.value]
+    if len(ends) > 1:
+        found.append(f"completed {len(ends)} times")
+    return found

@@ -1,0 +1,174 @@
+"""What the crash test found: each case by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from test_recover import World
+
+from slurmtrain.core import events as ev
+from slurmtrain.core.decision import Action, RunState
+from slurmtrain.core.events import AttemptStarted
+from slurmtrain.errors import StoreError
+from slurmtrain.ops.claim import claim_attempt
+from slurmtrain.ops.launch_exit import LaunchExit, write_launch_exit
+from slurmtrain.store import publish
+from slurmtrain.store.journal import read_journal
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def exit_of(world: World, code: int, stop_reason: str | None = None) -> None:
+    """The agent noted the end of its launch, and died."""
+    end = LaunchExit(code, code, time.time() - 9, time.time(), 0, 99, stop_reason)
+    attempt = world.run.read_attempts()[-1]
+    attempt.launch(0).mkdir(parents=True, exist_ok=True)
+    write_launch_exit(attempt, 0, end)
+
+
+def test_a_finished_training_whose_script_died_before_the_decision_is_complete(world: World) -> None:
+    world.start(log="0: done\n")
+    exit_of(world, 0)
+    world.slurm.finish(world.job, 0, 9)
+    world.slurm.advance(3)
+    world.look()
+    assert world.decisions == ["complete"]
+    assert world.run_state is RunState.COMPLETED
+    assert [event.exit_code for event in read_journal(world.run.journal) if isinstance(event, ev.LaunchEnded)] == [0]
+
+
+@pytest.mark.parametrize("accounting", [True, False])
+def test_a_launch_that_left_because_slurm_ended_the_job_is_not_complete(tmp_path: Path, accounting: bool) -> None:
+    world = World(tmp_path, accounting=accounting)
+    world.start(log="0: saved\n")
+    exit_of(world, 0, None if accounting else "slurm")
+    world.slurm.advance(3700)  # its time limit
+    world.look()
+    assert world.decisions == ["requeue"]
+
+
+def test_a_script_that_the_gate_turned_away_is_no_success(world: World) -> None:
+    """It exits 0, and nothing shows that it trained."""
+    world.slurm.advance(5)
+    world.slurm.finish(world.job, 0)
+    world.slurm.advance(3)
+    world.look()
+    assert world.decisions == ["requeue"]
+
+
+def test_a_job_that_nobody_saw_and_that_is_gone_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+    world = World(tmp_path, accounting=False)
+    world.slurm.advance(5)
+    world.run.log_file(str(world.job)).write_text("0: step 5\n")
+    world.slurm.finish(world.job, 1)
+    world.slurm.advance(400)
+    world.look()
+    assert world.decisions == ["requeue"]
+    assert sorted(world.run.read_submissions()) == [0, 1]
+
+
+def test_nor_is_one_that_never_started(tmp_path: Path) -> None:
+    world = World(tmp_path, accounting=False)
+    world.slurm.cancel(world.job)
+    world.slurm.advance(400)
+    world.look()
+    assert world.run_state is RunState.STOPPED
+
+
+def test_a_job_that_was_seen_waiting_and_has_run_since_was_not_cancelled(tmp_path: Path) -> None:
+    world = World(tmp_path, accounting=False)
+    world.look()  # waiting
+    world.start()
+    world.decide(Action.REQUEUE, RunState.PENDING)
+    world.slurm.finish(world.job, 139)
+    world.slurm.advance(400)
+    world.look()
+    assert world.run_state is not RunState.STOPPED
+    assert sorted(world.run.read_submissions()) == [0, 1]
+
+
+def test_a_purged_cancel_is_believed_although_the_launch_has_an_exit_code(tmp_path: Path) -> None:
+    world = World(tmp_path, accounting=False)
+    world.start(log="0: step 5\nslurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2026-11-29T17:11:58 ***\n")
+    world.journal.append(ev.LaunchEnded(at=1, who="agent", attempt=0, launch=0, exit_code=143, stop_reason="slurm"))
+    world.slurm.cancel(world.job)
+    world.slurm.advance(400)
+    world.look()
+    assert world.run_state is RunState.STOPPED
+    assert sorted(world.run.read_submissions()) == [0]
+
+
+def test_an_attempt_that_slurm_requeued_is_decided_although_its_job_was_cancelled_in_the_queue(world: World) -> None:
+    world.start()
+    world.slurm.requeue(world.job, only_running=True)
+    world.slurm.advance(10)
+    world.slurm.cancel(world.job)
+    world.slurm.advance(3)
+    world.look()
+    assert world.decisions == ["requeue", "leave"]
+
+
+# --- claims
+
+
+def test_one_execution_is_one_attempt_whoever_claims_it(world: World) -> None:
+    owner = {"job_id": "1", "restart_count": 0}
+    first = claim_attempt(world.run, {**owner, "batch_pid": 1})
+    again = claim_attempt(world.run, {**owner, "claimed_by": "watcher"})
+    assert again == first
+    assert (first.read_owner() or {}).get("batch_pid") == 1
+    assert claim_attempt(world.run, {"job_id": "1", "restart_count": 1}).number == 1
+
+
+def test_an_attempt_never_lies_there_without_its_owner(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    real = os.rename
+
+    def rename(source: str, target: str) -> None:
+        seen.append((world.run.read_attempts(), (Path(source) / "owner.json").exists()))
+        real(source, target)
+
+    monkeypatch.setattr(os, "rename", rename)
+    claim_attempt(world.run, {"job_id": "1", "restart_count": 0})
+    assert seen == [([], True)]
+
+
+def test_a_rename_reported_as_failed_although_it_was_made_counts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.rename
+
+    def rename(source: str, target: str) -> None:
+        real(source, target)
+        raise FileNotFoundError(2, "No such file or directory", source)
+
+    monkeypatch.setattr(os, "rename", rename)
+    attempt = claim_attempt(world.run, {"job_id": "1", "restart_count": 0, "batch_pid": 7})
+    assert (attempt.read_owner() or {})["batch_pid"] == 7
+
+
+def test_another_hosts_claim_that_cannot_be_seen_yet_is_waited_for(world: World) -> None:
+    """Its number is agreed and its directory lies there; this host does not see the owner."""
+    (world.run.attempts / "claim-1-0-0.json").write_text(json.dumps({"attempt": 0}))
+    hidden = world.run.attempt(0).path
+    hidden.mkdir()
+    (hidden / "nodes").mkdir()
+    with pytest.raises(StoreError, match="just now"):
+        claim_attempt(world.run, {"job_id": "1", "restart_count": 0})
+    publish.publish_once(world.run.attempt(0).owner, publish.to_json({"job_id": "1", "restart_count": 0}))
+    assert claim_attempt(world.run, {"job_id": "1", "restart_count": 0}).number == 0
+
+
+def test_a_watcher_that_died_after_its_claim_leaves_a_whole_story(world: World) -> None:
+    world.slurm.advance(5)
+    world.slurm.finish(world.job, 139)
+    world.slurm.advance(3)
+    claim_attempt(world.run, {"job_id": str(world.job), "restart_count": 0, "claimed_by": "watcher"})
+    world.look()
+    assert world.decisions == ["requeue"]
+    assert any(isinstance(event, AttemptStarted) for event in read_journal(world.run.journal))
