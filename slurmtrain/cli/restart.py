@@ -12,7 +12,10 @@ from slurmtrain.cli.output import clean, print_json, print_text, say_note
 from slurmtrain.cli.runs import dry_run_option, json_option, run_argument, store_option
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from slurmtrain.config.resolve import Resolved
+    from slurmtrain.config.settings import Settings
     from slurmtrain.core.spec import Spec
 
 _EXAMPLES = """\b
@@ -37,7 +40,6 @@ def command(
     from slurmtrain.cli.build import find_extensions, open_slurm
     from slurmtrain.cli.here import find_here
     from slurmtrain.cli.runs import load_here
-    from slurmtrain.config.resolve import change
     from slurmtrain.ops.restart import link_to_new, prepare_restart
     from slurmtrain.ops.submit import submit_run
     from slurmtrain.ops.timeline import read_view
@@ -46,10 +48,6 @@ def command(
     settings = load_here(store)
     old = find_run(settings.store, run)
     extensions, notes = find_extensions(settings, find_here())
-
-    def changed(spec: Spec, name: str) -> Resolved:
-        return change(spec, name, sets, settings, os.environ, find_here())
-
     prepared = prepare_restart(
         read_view(old),
         settings.store,
@@ -57,7 +55,7 @@ def command(
         extensions,
         agent_python=settings.agent_python,
         resume=resume,
-        change=changed if sets else None,
+        change=_changing(sets, settings) if sets else None,
     )
     for note in (*notes, *prepared.notes):
         say_note(note)
@@ -79,3 +77,11 @@ def command(
         print_json({**where, "restarted_from": old.run_id, "dry_run": dry_run})
     else:
         print_text(clean(text))
+
+
+def _changing(sets: tuple[str, ...], settings: Settings) -> Callable[[Spec, str], Resolved]:
+    """What ``--set`` makes of the old run's spec."""
+    from slurmtrain.cli.here import find_here
+    from slurmtrain.config.resolve import change
+
+    return lambda spec, name: change(spec, name, sets, settings, os.environ, find_here())

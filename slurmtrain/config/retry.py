@@ -11,7 +11,7 @@ from slurmtrain.config.nodes import Mapping, Node, describe, shown
 from slurmtrain.config.problems import closest
 from slurmtrain.core.causes import CAUSES
 
-_HOURS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,3})?")
+_HOURS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2})?([+-]\d{2}:\d{2}|Z)?)?")
 _CAUSE = {
     "first": p.choice("in_place", "requeue", "hold", "stop"),

@@ -46,7 +46,7 @@ def _own_budgets(state: Run, spec: Spec, now: float) -> Iterator[BudgetUse]:
         if "in_place" in own:
             yield BudgetUse(f"in_place:{cause}", count_in_place(state, spec.retry, cause), own["in_place"])
     if spec.retry.max_gpu_hours is not None:
-        cost = round(retry_hours(state, spec.resources), 2)
+        cost = round(retry_hours(state, spec.resources), 4)
         yield BudgetUse(allocated_gpus(spec.resources)[1].replace(" ", "_"), cost, spec.retry.max_gpu_hours)
     end = deadline_at(spec.retry.deadline, state)
     begun = as_time(state.created.at) if state.created is not None else None
