@@ -19,6 +19,7 @@ from slurmtrain.agent.job import JobContext
 from slurmtrain.agent.launch import LaunchProcess, end_launch, kill_launch, start_launch
 from slurmtrain.agent.leave import carry_out, leave, leave_with
 from slurmtrain.agent.leftovers import end_leftovers
+from slurmtrain.agent.metric_watch import MetricWatch
 from slurmtrain.agent.nodes import NodeWatch
 from slurmtrain.agent.processes import find_launch_processes, signal_number, some_listen
 from slurmtrain.agent.record import Record
@@ -151,11 +152,12 @@ class AttemptRunner:
     def _wait(self, launch: LaunchProcess) -> tuple[StopReason | None, int]:
         """Wait for the launch's end; ask it to stop when there is a reason, end it when it does not listen."""
         stop: StopReason | None = None
+        metrics = MetricWatch(self._job, launch)
         while (code := launch.poll()) is None:
             if self._fence.closed:
                 say("a later attempt of the run has begun: this one ends itself and decides nothing")
                 return stop, kill_launch(launch, self._raw_job_id, self._attempt.number)
-            if stop is None and (stop := self._watch.check()) is not None:
+            if stop is None and (stop := self._watch.check() or metrics.check()) is not None:
                 self._ask_to_stop(launch, stop)
             if stop is not None and stop.deadline is not None and time.time() >= stop.deadline:
                 say(f"the training did not leave by itself: ending it ({stop.reason})")

@@ -135,8 +135,10 @@ def judge_launch(job: JobContext, end: LaunchEnd, slurm: SlurmClient, record: Re
         say(f"{_not_ours(job, seen)}: nothing is decided in this job")
         return None
     diagnosis = dataclasses.replace(_NO_FAILURE, sentence=end.stop.detail if end.stop else "")
-    if end.exit_code != 0 and reason is None:
+    if (end.exit_code != 0 and reason is None) or reason == "metric":
         diagnosis = _diagnose(job, end, log, seen, _steps_made(record, newest.step if newest else None))
+        if reason == "metric":  # the rule has spoken, also if later values would have been better
+            diagnosis = dataclasses.replace(diagnosis, outcome="FailJob", retryable=False, action="stop")
         record.diagnosed(launch.number, diagnosis)
         say(f"launch {launch.number} failed: {diagnosis.sentence or diagnosis.cause}")
     decision = decide_ending(

@@ -9,7 +9,7 @@ from typing import Any
 
 KINDS = ("cause", "victim", "launcher", "start", "end", "stop", "notice", "ignore", "mark")
 OUTCOMES = ("FailJob", "Ignore", "Count")
-OPERATORS = ("<", "<=", ">", ">=", "nan")
+OPERATORS = ("<", "<=", ">", ">=", "nan", "not-rising", "not-falling")
 FORMAT = 1
 
 
@@ -17,7 +17,9 @@ FORMAT = 1
 class Metric:
     """Stop on a value in the log.
 
-    `pattern` has one group with a number; the rule matches when the last `times` values satisfy `op` `value`.
+    `pattern` has one group with a number; the rule matches when the last `times` values (of one rank, where ranks are
+    marked) satisfy `op` `value`. ``not-rising`` and ``not-falling``: none of them is better than the best one before
+    them by more than `value`.
     """
 
     pattern: str

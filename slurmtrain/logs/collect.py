@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import isnan
 
 from slurmtrain.core.findings import Finding, Findings
 from slurmtrain.core.rules import Rule
 from slurmtrain.logs.lines import HET_STRIDE, Line, clean, find_time, split_prefix
 from slurmtrain.logs.match_line import MILD, LineMatcher, competes, is_mild
 from slurmtrain.logs.matcher import CompiledRule, Matcher
+from slurmtrain.logs.metrics import Metrics
 from slurmtrain.logs.neighbours import AHEAD, CONTEXT, Stream, judge_exception, read_context
 from slurmtrain.logs.progress import HINTS, is_finished, is_progress
 from slurmtrain.logs.tail import read_tail
@@ -40,7 +40,7 @@ class Collector:
         self._watched = 0
         self._contexts = 0
         self._progress: dict[Stream, int] = {}
-        self._metrics: dict[str, tuple[int, Finding]] = {}
+        self._metrics = Metrics()
         self._label_differs = False
         self._segment = 0
 
@@ -96,10 +96,13 @@ class Collector:
         if rule.kind == "ignore":
             return False
         if rule.metric is not None:
-            self._metric(rule, found, line, number)
+            finding = _finding(rule, found, line, number, rule.weight, {})
+            finding.segment = self._segment
+            self._metrics.take(rule, found, finding, line.stream)
             return False
         if rule.kind == "mark":
             self._segment += 1
+            self._metrics = Metrics()  # another launch's values say nothing about this one
             self.result.segments.append(number)
             return False
         named = found.groupdict()
@@ -173,20 +176,9 @@ class Collector:
             self._watched = 0
             self._watching = True
 
-    def _metric(self, rule: Rule, found: re.Match[str], line: Line, number: int) -> None:
-        metric = rule.metric
-        if metric is None:
-            return
-        try:
-            value = float(found.group(1))
-        except (ValueError, IndexError):
-            return
-        count, finding = self._metrics.get(rule.id, (0, None)) if rule.id in self._metrics else (0, None)
-        if _holds(value, metric.op, metric.value):
-            finding = finding or _finding(rule, found, line, number, rule.weight, found.groupdict())
-            self._metrics[rule.id] = (count + 1, finding)
-        else:
-            self._metrics.pop(rule.id, None)
+    def find_metric(self) -> Finding | None:
+        """The first metric rule, in the order of the rules, whose last values are as it says."""
+        return next(iter(self._metrics.reached()), None)
 
     def watch(self, buffer: bytes, upto: int) -> None:
         """Count lines of progress between the last finding and `upto`."""
@@ -228,11 +220,8 @@ class Collector:
         """Order the findings, resolve ranks, and read the tail."""
         result = self.result
         result.lines = lines
-        for rule_id, (count, finding) in self._metrics.items():
-            rule = self._matcher.rules.by_id()[rule_id]
-            if rule.metric is not None and count >= rule.metric.times:
-                finding.count = count
-                self._episodes[(rule_id, (None, None, None))] = [finding]
+        for finding in self._metrics.reached():
+            self._episodes[(finding.rule, finding.stream)] = [finding]
         found = [item for episodes in self._episodes.values() for item in episodes]
         for item in found:
             stream = self._streams.get(id(item), (None, None, None))
@@ -305,9 +294,3 @@ def _finding(
         values=values,
         source=rule,
     )
-
-
-def _holds(value: float, op: str, limit: float) -> bool:
-    if op == "nan":
-        return isnan(value)
-    return {"<": value < limit, "<=": value <= limit, ">": value > limit, ">=": value >= limit}[op]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from slurmtrain.core.findings import Findings
+from slurmtrain.core.findings import Finding, Findings
 from slurmtrain.core.rules import RuleSet
 from slurmtrain.logs.collect import Collector
 from slurmtrain.logs.lines import strip_ansi
@@ -61,6 +61,10 @@ class Scanner:
             end = len(self._buffer) - AHEAD
         self._consume(end)
         self._forget()
+
+    def find_metric(self) -> Finding | None:
+        """A metric rule whose values are there already, while the log still grows."""
+        return self._collect.find_metric()
 
     def finish(self) -> Findings:
         """Take what is left, and say what was seen."""

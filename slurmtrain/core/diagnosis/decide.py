@@ -189,4 +189,7 @@ def _apply_own(answer: Diagnosis, rule: Rule, finding: Finding | None) -> Diagno
             file=finding.file or None,
             evidence=(EvidenceLine(finding.line, finding.text, finding.file or None),),
         )
-    return replace(answer, sentence=sentence(answer.cause, answer.rank, answer.node, finding.text if finding else None))
+    quote = finding.text if finding is not None else None
+    if cause is None and answer.cause in ("unknown", "no_failure"):
+        return replace(answer, sentence=f"Rule {rule.id!r} applies" + (f": {quote}" if quote else "."))
+    return replace(answer, sentence=sentence(answer.cause, answer.rank, answer.node, quote))

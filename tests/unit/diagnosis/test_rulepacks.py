@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slurmtrain.core.diagnose import diagnose
-from slurmtrain.core.facts import Facts
+from slurmtrain.core.facts import Facts, RankExit
 from slurmtrain.core.rules import RuleSet
 from slurmtrain.errors import NotFoundError, SpecError
 from slurmtrain.logs.scan import scan_bytes
@@ -134,6 +134,71 @@ def test_a_metric_rule_looks_at_the_last_values(tmp_path: Path) -> None:
     assert outcome([0.5, 0.1, 0.1, 0.1]) == "FailJob"
     assert outcome([0.1, 0.1, 0.1, 0.5]) is None
     assert outcome([0.1, 0.1]) is None
+
+
+def test_a_metric_that_gets_no_better(tmp_path: Path) -> None:
+    text = (
+        "[[rule]]\nid = 'flat'\noutcome = 'FailJob'\n"
+        "metric = {pattern = 'acc=([0-9.naN]+)', op = 'not-rising', value = 0.01, times = 3}\n"
+        "[[rule]]\nid = 'stuck'\noutcome = 'FailJob'\n"
+        "metric = {pattern = 'loss=([0-9.]+)', op = 'not-falling', times = 3}\n"
+    )
+    rules = load_rules([pack(tmp_path, text)])
+
+    def rule_of(name: str, values: list[object], prefix: str = "") -> str | None:
+        log = "".join(f"{prefix}epoch {at} {name}={value}\n" for at, value in enumerate(values))
+        return diagnose(FAILED, [scan_bytes(log.encode(), rules)]).rule
+
+    assert rule_of("acc", [0.1, 0.2, 0.2, 0.205, 0.1]) == "flat"
+    assert rule_of("acc", [0.1, 0.2, 0.2, 0.22, 0.1]) is None
+    assert rule_of("acc", [0.1, "nan", "nan", "nan"]) == "flat"
+    assert rule_of("loss", [3, 2, 2.5, 2, 2.1]) == "stuck"
+    assert rule_of("loss", [3, 2.5, 2, 1.5, 1]) is None
+
+
+def test_values_are_counted_for_each_rank_and_for_the_last_launch_only(tmp_path: Path) -> None:
+    text = "[[rule]]\nid = 'low'\noutcome = 'FailJob'\n"
+    text += "metric = {pattern = 'acc=([0-9.]+)', op = '<', value = 1, times = 3}\n"
+    rules = load_rules([pack(tmp_path, text)])
+
+    def outcome(log: str) -> str | None:
+        return diagnose(FAILED, [scan_bytes(log.encode(), rules)]).outcome
+
+    ranks = "".join(f"[rank{rank}]: acc=0.5\n" for rank in range(8))
+    assert outcome(ranks * 2) is None
+    assert outcome(ranks * 3) == "FailJob"
+    mark = "slurmtrain: === attempt {} launch 0 job 7 on n1 ===\n"
+    assert outcome(mark.format(0) + "acc=0.5\n" * 3 + mark.format(1) + "acc=0.5\n" * 2) is None
+    assert outcome(mark.format(0) + "acc=5\n" + mark.format(1) + "acc=0.5\n" * 3) == "FailJob"
+
+
+@pytest.mark.parametrize(
+    ("condition", "matching", "other"),
+    [
+        ("exit_code = [42, 43]", Facts(state="FAILED", exit_code=43), Facts(state="FAILED", exit_code=44)),
+        ("exit_code = 42", Facts(state="FAILED", exit_code=1, derived_exit_code=42), FAILED),
+        ("exit_code = 42", Facts(state="FAILED", exit_code=1, rank_exits=(RankExit(3, "n1", 42, None),)), FAILED),
+        ("signal = [7]", Facts(state="FAILED", exit_code=0, signal=7), Facts(state="FAILED", exit_code=7)),
+        ("state = ['TIMEOUT']", Facts(state="TIMEOUT"), FAILED),
+        ("reason = 'Assoc.*Limit'", Facts(state="FAILED", exit_code=1, reason="AssocGrpGRES Limit"), FAILED),
+        (
+            "node = '^gpu1[0-9]$'",
+            Facts(state="FAILED", exit_code=1, nodes=("a", "gpu12")),
+            Facts(state="FAILED", exit_code=1, nodes=("gpu2",)),
+        ),
+        (
+            "exit_code = 42\nnode = 'n1'",
+            Facts(state="FAILED", exit_code=42, nodes=("n1",)),
+            Facts(state="FAILED", exit_code=42, nodes=("n2",)),
+        ),
+    ],
+)
+@pytest.mark.parametrize("decides", ["outcome = 'FailJob'", "cause = 'license_unavailable'"])
+def test_every_condition_on_facts(condition: str, matching: Facts, other: Facts, decides: str, tmp_path: Path) -> None:
+    rules = load_rules([pack(tmp_path, f"[[rule]]\nid = 'mine'\n{decides}\n{condition}\n")])
+    for logs in ([], [scan_bytes(b"GPU 3 is lost\n", rules)]):
+        assert diagnose(matching, logs, rules).rule == "mine"
+        assert diagnose(other, logs, rules).rule != "mine"
 
 
 def test_a_rule_set_survives_json(tmp_path: Path) -> None:
