@@ -7,6 +7,7 @@ and given to the patterns. Carriage returns separate like newlines but do not co
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -18,7 +19,7 @@ from slurmtrain.logs.lines import strip_ansi
 from slurmtrain.logs.matcher import Matcher, matcher_of
 from slurmtrain.logs.quickscan import QuickFinder
 
-CHUNK = 1 << 20
+CHUNK = 1 << 18  # fits a core's cache: every byte is looked at several times
 CONTEXT = 6144
 AHEAD = 2048
 WINDOW_BEFORE = 2048
@@ -28,6 +29,14 @@ TAIL = 1 << 16
 
 # Finds the start of every literal, whatever its case, in order.
 Finder = Callable[[bytes], Iterator[int]]
+
+
+_NOT_NEWLINE = bytes(value for value in range(256) if value != 10)
+
+
+def _count_lines(data: bytes) -> int:
+    """Newlines; before 3.13 `bytes.count` looks at one byte at a time, and taking all else out is faster."""
+    return data.count(b"\n") if sys.version_info >= (3, 13) else len(data.translate(None, _NOT_NEWLINE))
 
 
 class Scanner:
@@ -103,7 +112,7 @@ class Scanner:
 
     def _advance(self, to: int) -> None:
         if to > self._done:
-            self._line += self._buffer.count(b"\n", self._done, to)
+            self._line += _count_lines(self._buffer[self._done : to])
             self._done = to
 
     def _visit(self, hit: int) -> int:
@@ -184,7 +193,7 @@ def scan_file(path: Path | str, rules: RuleSet, *, offset: int = 0, end: int | N
         line = 1
         left = offset
         while left > 0 and (chunk := stream.read(min(CHUNK, left))):
-            line += chunk.count(b"\n")
+            line += _count_lines(chunk)
             left -= len(chunk)
         part = stream if end is None else _Range(stream, max(0, end - offset))
         return scan_log(part, rules, name=str(path), start_line=line)

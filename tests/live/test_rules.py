@@ -56,7 +56,7 @@ def test_a_metric_that_gets_no_better_ends_the_run_while_it_runs(cluster: Cluste
         "import time\nfor n in range(9000): print(f'epoch {n} val_acc={min(n, 9) / 20}', flush=True); time.sleep(0.1)"
     )
     run = submit(cluster, store, ["/usr/bin/python3", "-c", program], nodes=1, stop={"grace_s": 5})
-    row = run.wait_state("FAILED", timeout_s=200)
+    row = run.wait_state("Failed", timeout_s=200)
     run.wait_slurm("FAILED")
     assert "flat" in row["reason"]
     assert launches(run) == 1
@@ -69,7 +69,7 @@ def test_a_metric_that_gets_no_better_ends_the_run_while_it_runs(cluster: Cluste
 def test_an_exit_code_that_is_never_to_be_retried(cluster: Cluster, store: Path) -> None:
     own_rules(store)
     run = submit(cluster, store, ["/bin/sh", "-c", "echo step 1; exit 42"], nodes=1)
-    row = run.wait_state("FAILED")
+    row = run.wait_state("Failed")
     assert "never-again" in row["reason"]
     assert launches(run) == 1
 
@@ -79,6 +79,6 @@ def test_a_cause_that_is_ignored_uses_no_budget_and_is_tried_again(cluster: Clus
     own_rules(store)
     again = 'if [ -e tried ]; then echo done; exit 0; fi; touch tried; echo "E: no seat for feature hpc"; exit 43'
     run = submit(cluster, store, ["/bin/sh", "-c", again], nodes=1, retry={"in_place": 0, "requeues": 0, "delay_s": 0})
-    run.wait_state("COMPLETED", timeout_s=200)
+    run.wait_state("Completed", timeout_s=200)
     assert "license_unavailable" in run.slurmtrain("explain", run.run_id, "--json").stdout
     assert launches(run) == 2
