@@ -9,8 +9,10 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from slurmtrain.core.events import Event, RunCreated, SubmissionUncertain, Submitted
 from slurmtrain.core.jobid import JobId
@@ -37,6 +39,9 @@ _NEVER_SENT = re.compile(
 )
 _DIR_MODE = 0o755  # whatever the umask: who can write here can run code in the owner's name
 RUN_FOLDERS = ("attempts", "checkpoints", "journal", "logs", "submissions")
+
+_WRITERS = 16
+_T = TypeVar("_T")
 
 Tell = Callable[[str], None]
 
@@ -105,10 +110,17 @@ def hand_over(
     ``SlurmUnavailableError`` where the reply was lost: the runs then stay, because their jobs may exist.
     """
     journals = [JournalWriter(run.journal, f"submit-{os.uname().nodename}-{os.getpid()}") for run, _ in handover.runs]
+    facts = submitter()
+
+    def begin(journal: JournalWriter, run: RunDir) -> None:
+        journal.append(RunCreated(at=time.time(), who="user", name=name, **facts), sync=True)
+        run.submission(0).with_suffix(".pending").touch(mode=0o644)
+
+    def record(journal: JournalWriter, run: RunDir, task: int | None) -> list[str]:
+        return _record_job(run, journal, handover.job_of(submitted, task))
+
     try:
-        for journal, (run, _) in zip(journals, handover.runs, strict=True):
-            journal.append(RunCreated(at=time.time(), who="user", name=name, **submitter()), sync=True)
-            run.submission(0).with_suffix(".pending").touch(mode=0o644)
+        for_each(begin, journals, [run for run, _ in handover.runs])
         submitted = _submit(handover, slurm, tell, sleep)
     except SlurmUnavailableError as exc:
         raise _reply_was_lost(exc, handover, journals) from exc
@@ -121,10 +133,16 @@ def hand_over(
         if isinstance(exc, OSError):
             raise StoreError(f"cannot write {handover.directories[0]}: {exc.strerror or exc}") from exc
         raise
-    notes: list[str] = []
-    for journal, (run, task) in zip(journals, handover.runs, strict=True):
-        notes += _record_job(run, journal, handover.job_of(submitted, task))
-    return submitted, notes
+    notes = for_each(record, journals, [run for run, _ in handover.runs], [task for _, task in handover.runs])
+    return submitted, [note for listed in notes for note in listed]
+
+
+def for_each(function: Callable[..., _T], *arguments: Sequence[Any]) -> list[_T]:
+    """``map``; several at once where there are many, because each waits for the disk or the file server."""
+    if len(arguments[0]) < 2:
+        return list(map(function, *arguments))
+    with ThreadPoolExecutor(_WRITERS) as pool:
+        return list(pool.map(function, *arguments))
 
 
 def _reply_was_lost(
