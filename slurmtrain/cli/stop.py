@@ -36,7 +36,7 @@ def command(runs: tuple[str, ...], now: bool, reason: str, dry_run: bool, as_jso
     """Ask runs to save and stop; nothing restarts them. Stopping a run that has ended changes nothing."""
     from slurmtrain.errors import SlurmtrainError
     from slurmtrain.ops.status import Sight, see_jobs
-    from slurmtrain.ops.stop import Wish, announce_stop, choose_way, describe_plan, stop_run
+    from slurmtrain.ops.stop import Way, Wish, announce_stop, choose_way, describe_plan, stop_run
     from slurmtrain.ops.timeline import read_view
 
     slurm = ask_slurm()
@@ -47,6 +47,8 @@ def command(runs: tuple[str, ...], now: bool, reason: str, dry_run: bool, as_jso
     exit_code = 0
     if len(views) > 1 and not dry_run:
         announce_stop(views, wish)
+    # Those that wait first: a running task that ends gives its place in the array to one that waits.
+    views.sort(key=lambda view: choose_way(view, sights.get(view.run.run_id, Sight()), wish) is not Way.CANCEL)
     for view in views:
         sight = sights.get(view.run.run_id, Sight())
         row: dict[str, object] = {"run_id": view.run.run_id, "settled": False, "error": None}
