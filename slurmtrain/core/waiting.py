@@ -104,6 +104,7 @@ _TABLE: tuple[_Row, ...] = (
 )  # fmt: skip
 _COMPILED = tuple((re.compile(pattern), sentence, helps, remedy) for pattern, sentence, helps, remedy in _TABLE)
 _MAX_REASON = 200
+_FOR_GOOD = ("jobholdmaxrequeue", "launch failure limit exceeded")
 
 
 def explain_waiting(reason: str) -> Waiting:
@@ -116,6 +117,11 @@ def explain_waiting(reason: str) -> Waiting:
         if pattern.match(text):
             return Waiting(bounded, sentence.format(word) + _nodes_of(bounded), helps, remedy)
     return Waiting(bounded, f"Slurm gives the reason {bounded!r}", None, "")
+
+
+def is_held_for_good(reason: str) -> bool:
+    """Whether Slurm holds the job because it was requeued too often: only an administrator can release it."""
+    return reason.strip().strip("()").replace("_", " ").lower().startswith(_FOR_GOOD)
 
 
 def _nodes_of(reason: str) -> str:

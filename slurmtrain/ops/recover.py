@@ -16,12 +16,14 @@ from slurmtrain.core.events import Acted, AttemptEnded, AttemptStarted, Event, J
 from slurmtrain.core.jobid import JobId, parse_job_id
 from slurmtrain.core.jobstate import BaseState, is_terminal, is_waiting
 from slurmtrain.core.run import Run, advance, find_attempt
+from slurmtrain.core.waiting import is_held_for_good
 from slurmtrain.errors import SlurmtrainError
 from slurmtrain.ops.act import requeue_from_outside, start_soon
 from slurmtrain.ops.claim import claim_attempt, find_claimed
 from slurmtrain.ops.decided import build_decided, publish_decision
 from slurmtrain.ops.ended import Execution, find_execution_end
 from slurmtrain.ops.fallback import fallback_of
+from slurmtrain.ops.held import cancel_replaced, replace_held
 from slurmtrain.ops.observe import Observation, build_job_seen
 from slurmtrain.ops.requeued import judge_ended_attempt, settle_earlier
 from slurmtrain.slurm.client import JobRecord, SlurmClient
@@ -72,6 +74,8 @@ def look_after(care: Care) -> list[Event]:
     if seen is not None:
         care.journal.append(seen)
         written.append(seen)
+    if len(care.state.submissions) > 1 and not care.observe_only:
+        cancel_replaced(care.state, care.job_id, care.observation.jobs, care.slurm)
     record = care.record
     if record is not None and not is_terminal(record.state, requeue=record.requeue):
         return written + _look_after_living(care, record)
@@ -99,6 +103,8 @@ def _look_after_living(care: Care, record: JobRecord) -> list[Event]:
         return []
     if care.run.is_over(care.plan.spec) or (care.state.ended and record.restart_count > 0):
         return _cancel_needless(care)
+    if is_held_for_good(record.reason):
+        return replace_held(care.run, care.plan, care.state, record, care.slurm, care.journal)
     if _waits_for_slurms_delay(care, record):
         return _start_now(care, record)
     return []

@@ -12,7 +12,7 @@ from slurmtrain.core.decision import Action, Decision, RunState
 from slurmtrain.core.events import Acted, Released, SubmissionUncertain
 from slurmtrain.core.jobstate import is_waiting
 from slurmtrain.core.nodeset import join_nodes
-from slurmtrain.core.waiting import explain_waiting
+from slurmtrain.core.waiting import explain_waiting, is_held_for_good
 from slurmtrain.errors import (
     HostUnreachableError,
     NotFoundError,
@@ -36,7 +36,6 @@ from slurmtrain.store.publish import publish_once, read_json, replace, to_json
 from slurmtrain.store.rundir import RunDir
 
 _CLAIM_S = 900.0  # longer than sbatch and its retries can take: an older claim's maker has died
-_MAX_REQUEUE = ("JobHoldMaxRequeue", "launch_failure_limit_exceeded", "launch failure limit exceeded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ def plan_release(view: RunView, slurm: SlurmClient) -> ReleasePlan:
     record = sights[run.run_id].record if run.run_id in sights else None
     if record is None or not is_waiting(record.state) or explain_waiting(record.reason).helps is True:
         return ReleasePlan(False, None, f"nothing to do: {run.run_id} is not held, it is {state.state.value}")
-    if record.reason.startswith(_MAX_REQUEUE):
+    if is_held_for_good(record.reason):
         return ReleasePlan(True, record, f"submit a new job instead of job {record.job_id}, which Slurm holds for good")
     if "held" in record.reason.lower():
         return ReleasePlan(False, record, f"release job {record.job_id}, which Slurm holds")

@@ -253,6 +253,7 @@ class Controller:
             job.base = BaseState.CANCELLED
         else:
             job.base, job.end_time = BaseState.CANCELLED, self.clock()
+            job.flags -= {StateFlag.REQUEUE_HOLD, StateFlag.SPECIAL_EXIT}
             self._close_row(job, state)
 
     def lose(self, job: MemoryJob) -> None:

@@ -384,3 +384,70 @@ def test_where_slurm_refuses_the_requeue_the_new_job_avoids_the_same_nodes(tmp_p
     assert "without n1" in acted[0].detail
     assert "does not requeue" in acted[0].detail, "it says why there is a new job"
     assert "no longer has" not in acted[0].detail
+
+
+def _lose_once_too_often(world: World) -> None:
+    world.start()
+    world.slurm.hold_for_max_requeue(world.job)
+    world.slurm.advance(20)
+    assert world.state() == "REQUEUE_HOLD"
+
+
+def test_a_job_that_slurm_holds_for_good_goes_on_as_a_new_one(world: World) -> None:
+    _lose_once_too_often(world)
+    acted = [event for _, event in world.look().events if isinstance(event, ev.Acted)]
+    new = JobId(int(world.run.read_submissions()[1]))
+    assert world.state() == "CANCELLED"
+    assert world.state(new) == "PENDING"
+    assert world.decisions == ["requeue"], "the execution that was lost is decided about, and counts"
+    assert f"submitted job {new} instead of job {world.job}" in acted[-1].detail
+    for _ in range(3):
+        world.slurm.advance(20)
+        world.look()
+    assert sorted(world.run.read_submissions()) == [0, 1], "one new job, however often it is looked"
+    assert world.run_state.value != "Stopped", "our cancel is no person's"
+
+
+def test_a_watcher_that_died_between_the_new_job_and_the_old(world: World) -> None:
+    _lose_once_too_often(world)
+
+    def die(name: str, moment: str) -> None:
+        if (name, moment) == ("cancel", "before"):
+            raise KeyboardInterrupt
+
+    world.slurm.on_call = die
+    with pytest.raises(KeyboardInterrupt):
+        world.look()
+    world.slurm.on_call = None
+    assert world.state() == "REQUEUE_HOLD"
+    world.look()
+    assert world.state() == "CANCELLED", "the next one cancels it"
+    assert sorted(world.run.read_submissions()) == [0, 1]
+
+
+def test_where_slurm_takes_no_new_job_an_administrator_is_named_once(world: World) -> None:
+    _lose_once_too_often(world)
+
+    def refuse(name: str, moment: str) -> None:
+        if (name, moment) == ("submit", "before"):
+            raise SlurmRefusedError("cannot submit: Job violates accounting/QOS policy")
+
+    world.slurm.on_call = refuse
+    told = [event.detail for _ in range(3) for _, event in world.look().events if isinstance(event, ev.Acted)]
+    assert len(told) == 1
+    assert "administrator" in told[0]
+    assert world.state() == "REQUEUE_HOLD", "it may still be released"
+    world.slurm.on_call = None
+    world.look()
+    assert world.state() == "CANCELLED"
+    assert 1 in world.run.read_submissions()
+
+
+def test_a_held_job_whose_run_may_not_go_on_is_cancelled(world: World) -> None:
+    world.start()
+    world.decide(Action.HOLD, RunState.HELD)
+    world.slurm.hold_for_max_requeue(world.job)
+    world.slurm.advance(20)
+    world.look()
+    assert world.state() == "CANCELLED"
+    assert sorted(world.run.read_submissions()) == [0]
