@@ -23,6 +23,7 @@ from slurmtrain.agent.metric_watch import MetricWatch
 from slurmtrain.agent.nodes import NodeWatch
 from slurmtrain.agent.processes import find_launch_processes, signal_number, some_listen
 from slurmtrain.agent.record import Record
+from slurmtrain.agent.releasing import release_all
 from slurmtrain.agent.resume import choose_checkpoint, roll_back
 from slurmtrain.agent.say import say
 from slurmtrain.agent.stages import Outlook, Staged, Stages
@@ -165,6 +166,11 @@ class AttemptRunner:
             if self._primary_is_done(launch):
                 self._end(launch, float(self._spec.stop.grace_s))
                 return stop, 0
+            self._companions.look()
+            if why := self._companions.find_unheard_end(self._key(launch)):
+                say(f"{why}: ending the launch")
+                launch.unheard, launch.log_cut = why, launch.log_end()
+                return stop, self._end(launch, float(self._spec.stop.grace_s)) or 1  # 0 would be success
             self._wake.sleep(self._seconds_to_sleep(stop))
         return stop, code
 
@@ -179,7 +185,7 @@ class AttemptRunner:
             self._attempt.stop_file.write_text(stop.reason + "\n")
         self._companions.ask_to_stop()
         if stop.reason == "user":
-            self._record.stop_noticed(self._job.run)
+            self._record.stop_noticed(self._job)
         self._record.stop_sent(launch.number, stop.reason, stop.deadline, stop.detail)
 
     def _can_continue(self) -> bool:
@@ -195,7 +201,7 @@ class AttemptRunner:
 
     def _find_step(self, launch: LaunchProcess) -> str | None:
         """Slurm's step of the launch: from its processes here, else from Slurm, where only other nodes have some."""
-        key = f"{self._attempt.number}.{launch.number}"
+        key = self._key(launch)
         if step := next((p.step for p in find_launch_processes(self._raw_job_id) if p.launch == key), None):
             return step
         try:
@@ -204,6 +210,9 @@ class AttemptRunner:
             return None
         others = self._companions.steps()
         return max((step for step in steps if step.isdigit() and step not in others), key=int, default=None)
+
+    def _key(self, launch: LaunchProcess) -> str:
+        return f"{self._attempt.number}.{launch.number}"
 
     def _primary_is_done(self, launch: LaunchProcess) -> bool:
         """``success: primary``: rank 0 ended well, which its wrapper tells by a file."""
@@ -223,11 +232,13 @@ class AttemptRunner:
         return self._pause(decision)
 
     def _clear(self, launch: LaunchProcess) -> bool:
-        """srun that ended by itself has ended its step; one that was killed has not."""
-        if not launch.was_killed and not find_launch_processes(self._raw_job_id):
-            return True
-        say("the launch left processes behind: ending them")
-        return end_leftovers(self._job.job_id, self._raw_job_id, self._slurm, keep=self._companions.steps())
+        """srun that ended by itself has ended its step; one that was killed has not. Then all nodes give back."""
+        if launch.was_killed or find_launch_processes(self._raw_job_id):
+            say("the launch left processes behind: ending them")
+            keep = self._companions.steps()
+            if not end_leftovers(self._job.job_id, self._raw_job_id, self._slurm, keep=keep):
+                return False
+        return release_all(self._job, self._env, launch.started_at)
 
     def _roll_back(self, decision: Decision, end: LaunchEnd) -> None:
         if decision.rollback and end.resumed_from is not None:
@@ -254,7 +265,7 @@ class AttemptRunner:
         if seen is None or not is_ours(seen, self._job.restart_count):
             return None
         if stop.reason == "user":
-            self._record.stop_noticed(self._job.run)
+            self._record.stop_noticed(self._job)
         return decide_between_launches(self._record, self._spec, stop)
 
 

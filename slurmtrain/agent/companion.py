@@ -2,7 +2,11 @@
 
 It reports its node, keeps a heartbeat, and hands the stop signal to the rank processes by pid: when the agent asks
 for it (USR2 through srun), and when Slurm itself tells the steps to end (TERM: preemption, time limit, cancel), which
-a rank behind a ``bash -c`` or torchrun would never hear of.
+a rank behind a ``bash -c`` or torchrun would never hear of. It ends the ranks of an attempt that is fenced off, and
+those whose slurmstepd is gone, and tells the agent of the latter by a line on its output.
+
+What it costs: one file written every minute, one look at a name in the run directory every 15 s; between them it
+sleeps, and once a second looks at nothing but its own flags (and, beside the agent, at the agent's process).
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
+from slurmtrain.agent.companion_events import tell
 from slurmtrain.agent.fence import Fence
 from slurmtrain.agent.job import JobContext, read_job_context
 from slurmtrain.agent.processes import (
@@ -27,12 +32,14 @@ from slurmtrain.agent.processes import (
     signal_number,
     start_ticks,
 )
+from slurmtrain.agent.tasks import TaskWatch
 from slurmtrain.errors import StoreError
 from slurmtrain.store.publish import replace, to_json
 from slurmtrain.store.rundir import AttemptDir
 
 HEARTBEAT_S = 60.0
-FENCE_S = 30.0
+FENCE_S = 15.0
+TASKS_S = 5.0  # between looks at the tasks of the launch on this node
 _TICK_S = 1.0
 _LINGER_S = 20.0  # after TERM, at most this long for the ranks to be gone
 
@@ -49,6 +56,7 @@ class Companion:
         self._signal = signal_number(job.plan.spec.stop.signal)
         self._agent = _AgentProcess(env, self._node)
         self._fence = Fence(job.run, attempt.number, FENCE_S)
+        self._tasks = TaskWatch(self._ranks, TASKS_S)
         self._stop_wanted = False
         self._terminated_at: float | None = None
         self._dismissed = False
@@ -69,7 +77,8 @@ class Companion:
             if self._fence.closed:
                 return self._end_as_ghost()
             if self._dismissed:
-                return 0
+                return self._end_as_ghost() if self._fence.look_now() else 0
+            self._see_to_lost_tasks()
             if self._stop_wanted:
                 delivered |= self._deliver(delivered)
             if self._terminated_at is not None and self._may_leave(self._terminated_at):
@@ -87,6 +96,12 @@ class Companion:
         end_processes(self._ranks(), signal.SIGKILL)
         self._report("ended: a later attempt runs")
         return 0
+
+    def _see_to_lost_tasks(self) -> None:
+        """Tasks without their slurmstepd: nobody hears how they end, and no signal of Slurm's reaches them."""
+        for event, launch, tasks in self._tasks.look():
+            end_processes(tasks, signal.SIGKILL)
+            tell(event, launch, self._node)
 
     def _deliver(self, already: set[int]) -> set[int]:
         """Each process hears the signal once, also one that starts to listen only now."""

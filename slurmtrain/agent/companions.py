@@ -8,9 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 
-from slurmtrain.agent.job import JobContext, component_suffixes
+from slurmtrain.agent.companion_events import GONE, LOST, CompanionLog
+from slurmtrain.agent.job import JobContext, count_nodes
 from slurmtrain.agent.processes import all_listen, find_launch_processes, signal_number
 from slurmtrain.agent.say import say
 from slurmtrain.errors import SlurmtrainError
@@ -20,7 +23,9 @@ from slurmtrain.store.publish import read_json
 from slurmtrain.store.rundir import AttemptDir
 
 _DISMISSAL_S = 3.0  # companions never delay the end of the job by more
-_MAX_STARTS = 4
+_MAX_STARTS = 4  # of the whole step, and of the companion of one node
+_LOOK_S = 2.0
+_GONE_S = 20.0  # after the last rank so long, srun should have ended
 
 
 class CompanionStep:
@@ -31,16 +36,46 @@ class CompanionStep:
         self._attempt = attempt
         self._slurm = slurm
         self._env = env
-        self._process: subprocess.Popen[bytes] | None = None
-        self._starts = 0
+        self._sruns: list[subprocess.Popen[bytes]] = []
+        self._starts: Counter[str] = Counter()  # by node; "" for all of them
+        self._log = CompanionLog(self._log_file)
+        self._heard: dict[tuple[str, str], set[str]] = {}  # (event, launch) -> nodes
+        self._all_gone_at: dict[str, float] = {}
+        self._asked = False
+        self._next_look = 0.0
 
     def ensure_running(self) -> None:
         """Start them; again where the step has died, but not for ever."""
-        if self._job.plan.spec.companion and not self._alive and self._starts < _MAX_STARTS:
-            if self._starts:
+        if self._job.plan.spec.companion and not self._alive and self._starts[""] < _MAX_STARTS:
+            if self._starts[""]:
                 self._end_step_without_srun()
-            self._starts += 1
             self._start()
+
+    def look(self) -> None:
+        """What they say, and whether they live: the dead ones are started again while the training goes on."""
+        if not self._sruns or time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + _LOOK_S
+        news = self._log.read()
+        for event, launch, node in news.events:
+            self._heard.setdefault((event, launch), set()).add(node)
+        if self._asked:
+            return  # those that come now would not know that the ranks have heard the signal already
+        if not self._alive:
+            self.ensure_running()
+        else:
+            for node in news.dead if len(count_nodes(self._env)) == 1 else ():  # else srun wants its component, too
+                self._start(node)
+
+    def find_unheard_end(self, launch: str) -> str | None:
+        """Why srun will never tell how this launch ended, in words; None while all is well."""
+        if lost := self._heard.get((LOST, launch)):
+            return f"slurmstepd is gone on {', '.join(sorted(lost))}"
+        gone = self._heard.get((GONE, launch), ())
+        if len(gone) < self._node_count:
+            return None
+        since = self._all_gone_at.setdefault(launch, time.monotonic())
+        return "no rank is left, and srun does not end" if time.monotonic() - since > _GONE_S else None
 
     def steps(self) -> set[str]:
         """Slurm's step ids of the companions, as they reported them."""
@@ -54,6 +89,7 @@ class CompanionStep:
 
     def ask_to_stop(self) -> None:
         """USR2 to srun reaches every companion; they hand the stop signal to the ranks."""
+        self._asked = True
         if self._alive:
             self._signal(signal.SIGUSR2)
         else:
@@ -69,7 +105,15 @@ class CompanionStep:
 
     @property
     def _alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        return any(process.poll() is None for process in self._sruns)
+
+    @property
+    def _log_file(self) -> Path:
+        return self._attempt.path / "companion.log"
+
+    @property
+    def _node_count(self) -> int:
+        return sum(count_nodes(self._env))
 
     def _end_step_without_srun(self) -> None:
         """Companions outlive an srun that was killed; beside new ones each rank would hear a signal twice."""
@@ -77,25 +121,32 @@ class CompanionStep:
             with contextlib.suppress(SlurmtrainError):
                 self._slurm.signal_step(self._job.job_id, step, "KILL")
 
-    def _start(self) -> None:
+    def _start(self, node: str = "") -> None:
+        """On all nodes, or on one whose companion died."""
+        if self._starts[node] >= _MAX_STARTS:
+            return
+        self._starts[node] += 1
         command = [sys.executable, "-I", str(self._job.run.agent), "companion", str(self._job.run.path)]
-        sizes = [int(self._env.get(f"SLURM_JOB_NUM_NODES{part}", "1")) for part in component_suffixes(self._env)]
-        argv = build_companion_srun(sizes, [*command, str(self._attempt.number)])
+        sizes = [1] if node else count_nodes(self._env)
+        argv = build_companion_srun(sizes, [*command, str(self._attempt.number)], node=node)
         env = {**self._env, "SLURMTRAIN_AGENT": f"{os.getpid()}@{self._job.host}"}
         for name in [name for name in env if name.startswith("SLURM_CPU_BIND") or name == "SLURM_NTASKS"]:
             del env[name]
         try:
-            with (self._attempt.path / "companion.log").open("ab") as log:  # srun talks; the training's log is not its
-                self._process = subprocess.Popen(
-                    argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True
+            with self._log_file.open("ab") as log:  # srun talks; the training's log is not its
+                self._sruns.append(
+                    subprocess.Popen(
+                        argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True
+                    )
                 )
         except OSError as exc:
             say(f"the companions cannot be started ({exc}); the training goes on without them")
 
     def _signal(self, number: int) -> None:
-        if self._process is not None and self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._process.pid, number)
+        for process in self._sruns:
+            if process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, number)
 
 
 def ask_through_slurm(job: JobContext, slurm: SlurmClient, env: Mapping[str, str]) -> None:

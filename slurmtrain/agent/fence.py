@@ -28,6 +28,11 @@ class Fence:
         self._interval_s = min(self._interval_s, _HURRIED_S)
         self._next_look = min(self._next_look, time.monotonic() + self._interval_s)
 
+    def look_now(self) -> bool:
+        """Look at once, whatever the interval says."""
+        self._next_look = 0.0
+        return self.closed
+
     @property
     def closed(self) -> bool:
         """True once a later attempt exists; it stays so."""

@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from slurmtrain.agent.job import JobContext
 from slurmtrain.agent.record import Record
 from slurmtrain.agent.say import say
+from slurmtrain.agent.stops import look
 from slurmtrain.core.decision import Action, Decision, RunState, decision_from_dict
 from slurmtrain.core.events import AttemptStarted, Event
+from slurmtrain.core.jobid import parse_job_id
+from slurmtrain.core.ownership import Owner, find_rule
 from slurmtrain.core.run import Run, fold
 from slurmtrain.errors import StoreError
 from slurmtrain.ops.claim import claim_attempt
@@ -91,7 +94,7 @@ def _pass(job: JobContext, slurm: SlurmClient, journal: JournalWriter) -> Admitt
         nodes=job.nodes,
     )
     _note(journal, started)
-    if job.run.is_stop_requested():
+    if job.find_stop_request() is not None:
         return _stop_before_launch(job, attempt, journal)
     return Admitted(attempt, recovered=False)
 
@@ -139,7 +142,9 @@ def _settle_previous(job: JobContext, slurm: SlurmClient, journal: JournalWriter
     before = [attempt for attempt in job.run.read_attempts() if not _is_of(attempt, job)]
     if not before:
         return None
-    _note(journal, *settle_earlier(job.run, job.plan.spec, before[-1].number + 1, slurm, "gate"))
+    if before[-1].read_decision() is None and (refused := _lives_in_another_job(job, before[-1], slurm)):
+        return refused
+    _note(journal, *settle_earlier(job.run, job.plan.spec, before[-1].number + 1, slurm, Owner.GATE.value))
     return _keeps_out(before[-1], job)
 
 
@@ -147,6 +152,21 @@ def _is_of(attempt: AttemptDir, job: JobContext) -> bool:
     """Whether somebody claimed this very execution: a watcher does when Slurm said that it was over."""
     owner = attempt.read_owner() or {}
     return owner.get("job_id") == str(job.job_id) and owner.get("restart_count") == job.restart_count
+
+
+def _lives_in_another_job(job: JobContext, previous: AttemptDir, slurm: SlurmClient) -> str | None:
+    """A sentence where the attempt before is another job's and that job's agent decides: it was submitted by hand."""
+    try:
+        before = parse_job_id(str((previous.read_owner() or {}).get("job_id")))
+    except ValueError:
+        return None
+    seen = look(slurm, before) if before != job.job_id else None
+    if seen is None:
+        return None  # an earlier execution of this very job, or a job that Slurm has forgotten
+    rule = find_rule(seen.state, requeue=seen.requeue)
+    if rule.owner is Owner.AGENT or rule.passes:
+        return f"job {before} of the same run is {seen.state}: this one is superfluous and ends itself"
+    return None
 
 
 def _keeps_out(before: AttemptDir, job: JobContext) -> str | None:
@@ -187,6 +207,6 @@ def _read_state(run: RunDir) -> Run | None:
 def _stop_before_launch(job: JobContext, attempt: AttemptDir, journal: JournalWriter) -> TurnedAway:
     decision = Decision(Action.STOP, RunState.STOPPED, "user_cancelled", "a person asked the run to stop")
     if publish_decision(attempt, decision, "gate"):
-        Record(journal, job.run.journal, attempt.number).stop_noticed(job.run)
+        Record(journal, job.run.journal, attempt.number).stop_noticed(job)
         _note(journal, build_decided(attempt.number, decision, "gate"))
     return TurnedAway("a person asked the run to stop")

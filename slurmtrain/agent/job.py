@@ -10,6 +10,7 @@ from pathlib import Path
 
 from slurmtrain.core.jobid import JobId, parse_job_id
 from slurmtrain.errors import UsageError
+from slurmtrain.store.publish import exists
 from slurmtrain.store.rundir import Plan, RunDir
 
 
@@ -29,6 +30,15 @@ class JobContext:
     @property
     def log_file(self) -> Path:
         return self.run.log_file(str(self.job_id))
+
+    def find_stop_request(self) -> Path | None:
+        """The file by which a person asked the run to stop; never raises.
+
+        Run directories are writable for nobody else, so a colleague's file lies in a folder that the job file names.
+        """
+        shared = self.plan.spec.stop.folder
+        candidates = (self.run.stop_file, *((Path(shared) / self.run.run_id,) if shared else ()))
+        return next((path for path in candidates if exists(path)), None)
 
     def owner_record(self) -> dict[str, object]:
         """What ``owner.json`` says: the same for a second agent of the same batch script."""
@@ -79,3 +89,8 @@ def _job_id(env: Mapping[str, str]) -> JobId:
 
 def _number(text: str | None) -> int:
     return int(text) if text and text.isdigit() else 0
+
+
+def count_nodes(env: Mapping[str, str]) -> list[int]:
+    """Nodes of each component of the job; of an ordinary job one number."""
+    return [int(env.get(f"SLURM_JOB_NUM_NODES{suffix}", "1")) for suffix in component_suffixes(env)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from slurmtrain.slurm.client import SlurmClient
 from slurmtrain.store.rundir import AttemptDir
 
 _PORT_BASE, _PORT_SPAN = 20000, 12000  # below Linux's ephemeral ports (32768…)
+_PORT_TRIES, _PORT_STRIDE = 50, 101  # not the next one: that is the next launch's
 _KILL_WAIT_S = 15.0
 
 
@@ -61,6 +63,8 @@ class LaunchProcess:
     started_at: float
     folder: Path | None = None  # the launch's own, where ranks may leave error files
     oom_kills_before: int | None = None
+    unheard: str = ""  # why nobody will ever hear how it ended, where that is so
+    log_cut: int | None = None  # what srun says after we began to end the launch tells nothing about its cause
 
     def poll(self) -> int | None:
         """Exit code (128+n for a signal) once srun is gone."""
@@ -75,7 +79,7 @@ class LaunchProcess:
         return (self.process.poll() or 0) < 0
 
     def log_end(self) -> int:
-        return _size(self.log_file)
+        return _size(self.log_file) if self.log_cut is None else self.log_cut
 
 
 def start_launch(
@@ -119,7 +123,7 @@ def launch_environment(
         "SLURMTRAIN_STOP_FILE": str(attempt.stop_file),
         "SLURMTRAIN_DONE_FILE": str(job.run.done_file),
         "SLURMTRAIN_PRIMARY_DONE": str(attempt.launch(number) / "primary-done"),
-        "SLURMTRAIN_MASTER_PORT": str(rendezvous_port(job.job_id, attempt.number, number)),
+        "SLURMTRAIN_MASTER_PORT": str(find_free_port(rendezvous_port(job.job_id, attempt.number, number))),
     }
     return {**env, **values}
 
@@ -128,6 +132,22 @@ def rendezvous_port(job_id: JobId, attempt: int, launch: int) -> int:
     """A new port for each launch, so that a straggler of the one before cannot join."""
     task = job_id.array_task or job_id.het_offset or 0
     return _PORT_BASE + (job_id.base * 131 + task * 17 + attempt * 7 + launch) % _PORT_SPAN
+
+
+def find_free_port(first: int) -> int:
+    """The first port from this one on that nothing on this host has taken; the ranks meet on the batch host.
+
+    A shared node has other jobs, and a port that this very job used may still be closing.
+    """
+    for step in range(0, _PORT_TRIES * _PORT_STRIDE, _PORT_STRIDE):
+        port = _PORT_BASE + (first - _PORT_BASE + step) % _PORT_SPAN
+        try:
+            with socket.socket(socket.AF_INET) as probe:
+                probe.bind(("", port))
+        except OSError:
+            continue
+        return port
+    return first
 
 
 def end_launch(launch: LaunchProcess, job_id: JobId, step: str | None, slurm: SlurmClient, grace_s: float) -> int:

@@ -1,5 +1,6 @@
 """Entry point of ``agent.pyz``: ``attempt RUN_DIR`` in the batch script, ``companion RUN_DIR N`` in the step beside,
-``rescue RUN_DIR`` in the job that Slurm starts when the run's own has failed."""
+``release SINCE`` in a short step between two launches, ``rescue RUN_DIR`` in the job that Slurm starts when the
+run's own has failed."""
 
 from __future__ import annotations
 
@@ -26,7 +27,11 @@ def main(argv: list[str] | None = None) -> int:
         return run_companion(Path(arguments[1]), int(arguments[2]), os.environ)
     if len(arguments) == 2 and arguments[0] == "rescue":
         return _rescue(Path(arguments[1]))
-    say("usage: agent.pyz attempt RUN_DIR | companion RUN_DIR ATTEMPT | rescue RUN_DIR")
+    if len(arguments) == 2 and arguments[0] == "release" and arguments[1].isdigit():
+        from slurmtrain.agent.releasing import release_here
+
+        return release_here(float(arguments[1]))
+    say("usage: agent.pyz attempt RUN_DIR | companion RUN_DIR ATTEMPT | release SINCE | rescue RUN_DIR")
     return 2
 
 

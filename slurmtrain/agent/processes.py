@@ -97,6 +97,12 @@ def start_ticks(pid: int) -> int | None:
     return int(fields[19]) if fields else None
 
 
+def parent_of(pid: int) -> int:
+    """The parent's pid; 0 if the process is gone."""
+    fields = _stat_fields(pid)
+    return int(fields[1]) if fields else 0
+
+
 def _catches(process: Process, number: int) -> bool:
     return bool(process.caught >> (number - 1) & 1)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pwd
 import time
 from pathlib import Path
 from typing import Any
 
+from slurmtrain.agent.job import JobContext
 from slurmtrain.agent.say import say
 from slurmtrain.checkpoints.find import Found
 from slurmtrain.core import events as ev
@@ -15,9 +17,18 @@ from slurmtrain.core.facts import RankExit
 from slurmtrain.core.run import Run, fold
 from slurmtrain.errors import StoreError
 from slurmtrain.store.journal import JournalWriter, read_journal
-from slurmtrain.store.rundir import RunDir
 
 _MAX_RANK_EXITS = 1024  # in one journal line; more say nothing new
+
+
+def _who_made(path: Path | None) -> str:
+    """The owner of a stop file, as far as it can be told."""
+    try:
+        uid = path.stat().st_uid if path is not None else -1
+        name = pwd.getpwuid(uid).pw_name
+    except (OSError, KeyError):
+        return "a stop file"
+    return f"{name}, by the file {path}"
 
 
 class Record:
@@ -84,10 +95,10 @@ class Record:
             sync=True,
         )
 
-    def stop_noticed(self, run: RunDir) -> None:
+    def stop_noticed(self, job: JobContext) -> None:
         """A stop file that `slurmtrain stop` has not written down: a colleague may have touched it."""
         if self.read_run().stop_requested is None:
-            self._write(ev.StopRequested(**self._head(), by=f"the file {run.stop_file.name}"))
+            self._write(ev.StopRequested(**self._head(), by=_who_made(job.find_stop_request())))
 
     def stop_sent(self, launch: int, reason: str, deadline: float | None, detail: str = "") -> None:
         self._write(ev.StopSent(**self._head(launch), reason=reason, deadline=deadline, detail=detail))

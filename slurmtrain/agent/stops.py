@@ -15,7 +15,8 @@ from slurmtrain.agent.job import JobContext
 from slurmtrain.agent.nodes import NodeWatch
 from slurmtrain.agent.say import say
 from slurmtrain.core.jobid import JobId
-from slurmtrain.core.jobstate import BaseState, StateFlag, is_running
+from slurmtrain.core.jobstate import is_running
+from slurmtrain.core.ownership import Owner, find_rule, may_decide
 from slurmtrain.core.spec import Spec, parse_time_limit, warning_lead_s
 from slurmtrain.errors import SlurmtrainError
 from slurmtrain.slurm.client import JobRecord, SlurmClient
@@ -24,7 +25,6 @@ _FILE_INTERVAL_S = 2.0  # between looks at the stop file on shared storage
 _ASK_INTERVAL_S = 3.0  # between questions to Slurm, however many signals arrive
 _REFRESH_BEFORE_S = 60.0  # before the end is near: an administrator may have moved it, a suspended job's end moves too
 _MIN_RESERVE_S, _MAX_RESERVE_S = 5.0, 20.0
-_FLICKER = frozenset({StateFlag.SIGNALING, StateFlag.RESIZING, StateFlag.CONFIGURING, StateFlag.STOPPED})
 _TRANSIENT_S, _MAX_TRANSIENT = 1.0, 60
 PATIENCE_S = 600.0  # so long the job waits for a Slurm that does not answer (a restart of slurmctld takes minutes)
 
@@ -112,7 +112,7 @@ class StopWatch:
         if now < self._next_file_look:
             return False
         self._next_file_look = now + _FILE_INTERVAL_S
-        return self._job.run.is_stop_requested()
+        return self._job.find_stop_request() is not None
 
     def _ask(self) -> StopReason | None:
         now = time.monotonic()
@@ -174,12 +174,12 @@ def is_ours(record: JobRecord, restart_count: int) -> bool:
 
     After a node was lost and came back two executions of one job can be alive; squeue speaks of the later one.
     """
-    return is_running(record.state) and record.restart_count == restart_count
+    return may_decide(Owner.AGENT, record.state, later=record.restart_count != restart_count)
 
 
 def is_transient(record: JobRecord) -> bool:
     """Whether it only seems not to run: SIGNALING and RESIZING flicker, and who asks is not suspended any more."""
-    return record.state.base is BaseState.SUSPENDED or bool(record.state.flags & _FLICKER)
+    return find_rule(record.state).passes
 
 
 def look(slurm: SlurmClient, job_id: JobId) -> JobRecord | None:

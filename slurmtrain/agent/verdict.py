@@ -18,7 +18,7 @@ from slurmtrain.agent.say import say
 from slurmtrain.agent.stops import StopReason, is_ours, is_preempted, look_patiently
 from slurmtrain.checkpoints.find import find_newest
 from slurmtrain.core.components import task_offsets
-from slurmtrain.core.decision import Decision
+from slurmtrain.core.decision import Action, Decision, RunState
 from slurmtrain.core.diagnosis.model import Diagnosis
 from slurmtrain.core.facts import Facts, RankExit
 from slurmtrain.core.nodeset import expand_nodes
@@ -151,8 +151,27 @@ def judge_launch(job: JobContext, end: LaunchEnd, slurm: SlurmClient, record: Re
         done=done,
         resumed_from=str(end.resumed_from) if end.resumed_from else None,
     )
+    decision = _not_in_place(decision, end, seen, spec)
     say(f"decision: {decision.action.value} ({decision.reason})")
     return decision
+
+
+def _not_in_place(decision: Decision, end: LaunchEnd, seen: JobRecord | None, spec: Spec) -> Decision:
+    """Where the next srun would wait for its nodes for ever a requeue gives them all back.
+
+    A person may make a running job smaller; and slurmctld holds what a step had whose slurmstepd died (22.05, tried).
+    """
+    if decision.action is not Action.RESTART_IN_PLACE:
+        return decision
+    budget = decision.budget
+    if seen is not None and 0 < seen.node_count < spec.resources.nodes:
+        why, budget = f"the job has only {seen.node_count} of {spec.resources.nodes} nodes left", "none"
+    elif end.launch.unheard:
+        why, budget = f"{end.launch.unheard}, and Slurm holds its step until the job ends", "infrastructure"
+    else:
+        return decision
+    reason = f"{decision.reason}; {why}"
+    return dataclasses.replace(decision, action=Action.REQUEUE, state=RunState.PENDING, budget=budget, reason=reason)
 
 
 def _stop_reason(job: JobContext, end: LaunchEnd, seen: JobRecord | None, *, ours: bool) -> str | None:
@@ -166,7 +185,7 @@ def _stop_reason(job: JobContext, end: LaunchEnd, seen: JobRecord | None, *, our
 
 def _known_reason(job: JobContext, end: LaunchEnd) -> str | None:
     """What the agent itself had asked the launch to end for."""
-    return "user" if job.run.is_stop_requested() else end.stop.reason if end.stop is not None else None
+    return "user" if job.find_stop_request() is not None else end.stop.reason if end.stop is not None else None
 
 
 def _not_ours(job: JobContext, seen: JobRecord | None) -> str:

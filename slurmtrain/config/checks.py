@@ -109,6 +109,9 @@ def _check_options(spec: Spec, places: Places, problems: Problems) -> None:
 
 
 def _check_stop(spec: Spec, places: Places, problems: Problems) -> None:
+    folder = spec.stop.folder
+    if folder is not None and not folder.startswith("/"):
+        problems.add(places.get("stop.folder"), "stop.folder", f"{shown(folder)} is not an absolute path")
     limit = parse_time_limit(spec.resources.time_limit) if spec.resources.time_limit else None
     if limit is not None and spec.stop.warning_s is not None and spec.stop.warning_s >= limit:
         problems.add(

@@ -55,6 +55,7 @@ SCHEMA: Group = {
         "signal": p.signal_name,
         "warning_s": p.seconds(1, 65_535),  # sbatch --signal takes no more
         "grace_s": p.seconds(0, 3600),
+        "folder": p.text("a folder that colleagues can write", limit=4000),
         "on_drain": p.choice("continue", "ignore"),
         "on_maintenance": p.choice("continue", "ignore"),
         "maintenance_lead_s": p.seconds(1, 7 * 86400),

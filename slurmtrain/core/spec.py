@@ -70,6 +70,7 @@ class Stop:
     signal: str = "USR2"  # sent to the rank processes that catch it; "none" for the stop file alone
     warning_s: int | None = None  # seconds before the end; None: min(300, 20 % of the time limit)
     grace_s: int = 30  # from TERM to KILL when a launch is ended
+    folder: str | None = None  # absolute; a file there named like the run asks it to stop, whoever made it
     on_drain: OnNodeChange = "continue"  # elsewhere, where there is something to continue from
     on_maintenance: OnNodeChange = "continue"  # leave before a reservation for maintenance begins
     maintenance_lead_s: int | None = None  # seconds before it; None: as the warning before the time limit

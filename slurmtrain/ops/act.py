@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from slurmtrain.core.decision import Decision
 from slurmtrain.core.events import Acted
 from slurmtrain.core.jobid import JobId
-from slurmtrain.core.jobstate import BaseState, is_terminal
+from slurmtrain.core.ownership import Owner, find_rule, may_decide
 from slurmtrain.core.run import Run, fold
 from slurmtrain.errors import SlurmRefusedError, SlurmtrainError
 from slurmtrain.ops.exclude import exclude_for_new_job, join_excluded
@@ -61,8 +61,8 @@ def _look(slurm: SlurmClient, job_id: JobId) -> Snapshot:
 def _may_requeue(record: JobRecord, owner: Mapping[str, object]) -> bool:
     """Only the execution that was decided about, and never one that somebody cancelled."""
     return (
-        is_terminal(record.state, requeue=False)
-        and record.state.base is not BaseState.CANCELLED
+        may_decide(Owner.WATCHER, record.state)
+        and not find_rule(record.state).final
         and record.restart_count == owner.get("restart_count")
         and record.requeue
     )
@@ -127,9 +127,9 @@ def _resubmit_unless_alive(
     owner = attempt.read_owner() or {}
     if record is not None and record.restart_count != owner.get("restart_count"):
         return True, f"job {record.job_id} is in the queue again already"
-    if record is not None and record.state.base is BaseState.CANCELLED:
+    if record is not None and find_rule(record.state).final:
         return False, f"job {record.job_id} was cancelled: nothing is done"
-    if record is not None and not is_terminal(record.state, requeue=False):
+    if record is not None and not may_decide(Owner.WATCHER, record.state):
         return False, f"job {record.job_id} is {record.state}: not ended yet"
     if record is None:
         why = f"Slurm no longer has job {owner.get('job_id', '')}"

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from slurmtrain.core.events import JobSeen
 from slurmtrain.core.jobid import JobId
-from slurmtrain.core.jobstate import is_terminal
+from slurmtrain.core.ownership import Owner, may_decide
 from slurmtrain.slurm.client import AccountingRecord, JobRecord, SlurmClient
 
 SETTLED = timedelta(seconds=15)  # an accounting row that ended longer ago is no longer half written
@@ -37,7 +37,7 @@ def observe(slurm: SlurmClient, job_ids: Iterable[JobId]) -> Observation:
         job_id
         for job_id in wanted
         if job_id not in snapshot.jobs
-        or is_terminal(snapshot.jobs[job_id].state, requeue=snapshot.jobs[job_id].requeue)
+        or may_decide(Owner.WATCHER, snapshot.jobs[job_id].state, requeue=snapshot.jobs[job_id].requeue)
     }
     rows: dict[JobId, list[AccountingRecord]] = {}
     for row in slurm.history(ended) if ended else ():

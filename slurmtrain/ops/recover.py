@@ -14,7 +14,8 @@ from functools import reduce
 from slurmtrain.core.decision import Action, Decision, RunState, decision_from_dict
 from slurmtrain.core.events import Acted, AttemptEnded, AttemptStarted, Event, JobSeen
 from slurmtrain.core.jobid import JobId, parse_job_id
-from slurmtrain.core.jobstate import BaseState, is_terminal, is_waiting
+from slurmtrain.core.jobstate import BaseState, is_waiting
+from slurmtrain.core.ownership import Owner, find_rule, may_decide
 from slurmtrain.core.run import Run, advance, find_attempt
 from slurmtrain.core.waiting import is_held_for_good
 from slurmtrain.errors import SlurmtrainError
@@ -77,7 +78,7 @@ def look_after(care: Care) -> list[Event]:
     if len(care.state.submissions) > 1 and not care.observe_only:
         cancel_replaced(care.state, care.job_id, care.observation.jobs, care.slurm)
     record = care.record
-    if record is not None and not is_terminal(record.state, requeue=record.requeue):
+    if record is not None and not may_decide(Owner.WATCHER, record.state, requeue=record.requeue):
         return written + _look_after_living(care, record)
     execution = find_execution_end(care.run, care.state, care.job_id, care.observation)
     return written + (_look_after_ended(care, execution) if execution is not None else [])
@@ -211,7 +212,7 @@ def _decide(care: Care, attempt: AttemptDir, execution: Execution) -> list[Event
 
 
 def _judge(care: Care, attempt: AttemptDir, execution: Execution) -> tuple[Decision, tuple[Event, ...]]:
-    if execution.state.base is BaseState.CANCELLED:
+    if find_rule(execution.state).final:
         return _cancelled(care, attempt, execution)
     if execution.state.base is BaseState.DEADLINE:
         reason = "Slurm gave the job up: it could not end before its deadline"
@@ -270,7 +271,7 @@ def _finish(care: Care, attempt: AttemptDir, execution: Execution, record: dict[
         written.append(decided)
     if decision.action is not Action.REQUEUE or care.observe_only:
         return written
-    if execution.state.base is BaseState.CANCELLED:
+    if find_rule(execution.state).final:
         return written + _cancelled_after_decision(care, attempt, execution)
     return written + _carry_out(care, attempt, decision)
 

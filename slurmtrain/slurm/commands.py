@@ -126,16 +126,19 @@ def build_signal_step(job_id: JobId, step: int | str, signal_name: str) -> list[
     return ["scancel", "-s", signal_name, f"{job_id}.{step}"]
 
 
-def build_companion_srun(node_counts: Sequence[int], command: Sequence[str]) -> list[str]:
-    """One small task on each node of the job, beside the training (``--overlap``) and never in its way.
+def build_companion_srun(
+    node_counts: Sequence[int], command: Sequence[str], *, node: str = "", name: str = "companion"
+) -> list[str]:
+    """One small task on each node of the job, or on one, beside the training (``--overlap``) and never in its way.
 
     A companion that dies ends nobody (``--kill-on-bad-exit=0``), and none waits for another (``--wait=0``). A
     heterogeneous job has a number of nodes for each component: srun takes options and command for each.
     """
     argv = ["srun"]
+    where = [f"--nodelist={node}"] if node else []
     for component, nodes in enumerate(node_counts):
         if len(node_counts) > 1:
             argv += [*([":"] if component else []), f"--het-group={component}"]
-        size = ["-N", str(nodes), "-n", str(nodes), "--ntasks-per-node=1", "--cpus-per-task=1", "--mem=0"]
-        argv += ["--overlap", *size, "--kill-on-bad-exit=0", "--wait=0", "--job-name=companion", *command]
+        size = ["-N", str(nodes), "-n", str(nodes), *where, "--ntasks-per-node=1", "--cpus-per-task=1", "--mem=0"]
+        argv += ["--overlap", *size, "--kill-on-bad-exit=0", "--wait=0", f"--job-name={name}", *command]
     return argv

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 
 from slurmtrain.core.array import parse_array
 from slurmtrain.core.jobid import JobId, parse_job_id
-from slurmtrain.core.jobstate import ENDED, parse_job_state
+from slurmtrain.core.jobstate import ENDED, StateFlag, parse_job_state
 from slurmtrain.slurm.client import AccountingRecord, Capabilities, JobRecord, NodeRecord, ReservationRecord, StepRecord
 from slurmtrain.slurm.commands import SACCT_FIELDS, SEPARATOR, SINFO_FIELDS, SQUEUE_FIELDS
 from slurmtrain.slurm.fields import (
@@ -129,7 +129,10 @@ def _reason(text: str) -> str:
 
 
 def parse_sacct(text: str) -> list[AccountingRecord]:
-    """Answer of ``commands.build_sacct``: executions, oldest first, each with the step rows that follow it."""
+    """Answer of ``commands.build_sacct``: executions, oldest first, each with the step rows that follow it.
+
+    The row RESIZING, which a job gets when it is made smaller, is no execution.
+    """
     records: list[AccountingRecord] = []
     steps: list[StepRecord] = []
     waiting: list[tuple[int, str, dict[str, str]]] = []
@@ -150,7 +153,8 @@ def parse_sacct(text: str) -> list[AccountingRecord]:
             steps.append(_step_record(step, row))
             records[-1] = replace(records[-1], steps=tuple(steps))
     records += _never_started(waiting, {record.job_id for record in records})
-    return sorted(records, key=lambda record: (record.submit_time or _FIRST, record.start_time or _FIRST))
+    executions = (record for record in records if StateFlag.RESIZING not in record.state.flags)
+    return sorted(executions, key=lambda record: (record.submit_time or _FIRST, record.start_time or _FIRST))
 
 
 def _never_started(

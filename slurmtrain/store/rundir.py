@@ -80,7 +80,7 @@ class RunDir:
 
     @property
     def stop_file(self) -> Path:
-        """Exists when a person asked the run to stop; a colleague may ``touch`` it."""
+        """Exists when a person asked the run to stop; only its owner can make it."""
         return self.path / "stop"
 
     @property
@@ -109,10 +109,6 @@ class RunDir:
         with contextlib.suppress(OSError):
             if not self.is_done():
                 self.done_file.write_text(f"attempt {attempt}\n")
-
-    def is_stop_requested(self) -> bool:
-        """Whether a person asked the run to stop; never raises."""
-        return exists(self.stop_file)
 
     def attempt(self, number: int) -> AttemptDir:
         return AttemptDir(self.attempts / f"{number:03d}", number)

@@ -10,65 +10,15 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
+from attack import batch_side, companions, crash_once, kill, launches_alive, steady, watch_launches
 from cluster import Cluster, wait_until
 from programs.place import assert_whole
-from runs import LiveRun, submit, trainer
+from runs import submit
 
 NOW = {"delay_s": 0}
 REQUEUED_AT_ONCE = {"in_place": 0, "delay_s": 0}
-
-
-def steady(store: Path, steps: int = 60, *more: str) -> list[str]:
-    return trainer(store, "--steps", str(steps), "--pace", "0.1", "--checkpoint-every", "5", *more)
-
-
-def crash_once(step: int) -> tuple[str, ...]:
-    return ("--fail", "signal:SEGV", "--fail-launches", "1", "--fail-at", str(step))
-
-
-def batch_side(run: LiveRun, what: str) -> list[Any]:
-    """Processes of the batch script's side: ``agent``, ``srun``, ``companion`` (its srun), ``shell``, ``launch``."""
-    found = []
-    for process in run.cluster.processes(run.job_id):
-        words = process.argv
-        if "SLURM_STEP_ID" in process.environ:
-            continue
-        is_srun = words[0].endswith("srun")
-        kind = (
-            "agent" if "attempt" in words
-            else "companion" if is_srun and "companion" in words
-            else "srun" if is_srun
-            else "shell" if any("slurm_script" in word for word in words)
-            else "launch" if any(word.endswith("launch.sh") for word in words)
-            else ""
-        )  # fmt: skip
-        if kind == what:
-            found.append(process)
-    return found
-
-
-def kill(run: LiveRun, what: str) -> None:
-    processes = batch_side(run, what)
-    assert processes, f"no {what} runs"
-    for process in processes:
-        run.cluster.signal_process(process, signal.SIGKILL)
-
-
-def launches_alive(run: LiveRun) -> set[str]:
-    return {p.environ["SLURMTRAIN_LAUNCH_KEY"] for p in run.rank_processes()}
-
-
-def watch_launches(run: LiveRun, seconds: float) -> None:
-    """Fail if ranks of two launches are ever seen together. A process seen while it ends does not count: look twice."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if len(launches_alive(run)) > 1:
-            time.sleep(0.3)
-            assert len(launches_alive(run)) <= 1, [p.argv for p in run.rank_processes()]
-        time.sleep(0.1)
 
 
 def test_a_killed_agent_leaves_no_second_training_and_no_second_companions(cluster: Cluster, store: Path) -> None:
@@ -76,8 +26,9 @@ def test_a_killed_agent_leaves_no_second_training_and_no_second_companions(clust
     run.wait_step(10)
     kill(run, "agent")
     watch_launches(run, 4)
-    companions = [p for p in cluster.processes(run.job_id) if "companion" in p.argv and "SLURM_STEP_ID" in p.environ]
-    assert len(companions) == 2, "one for each node"
+    wait_until(lambda: len(companions(run)) == 2, 30, "one companion for each node")
+    watch_launches(run, 1)
+    assert len(companions(run)) == 2
     run.wait_state("Completed")
     assert run.starts() == ["0.0", "0.1"]
     assert run.records("start")[-1]["step"] >= 10

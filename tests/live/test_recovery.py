@@ -46,7 +46,9 @@ def test_fail_restart_in_place_complete(cluster: Cluster, store: Path) -> None:
     assert run.records("start")[-1]["step"] >= 20, "not from the beginning"
     assert_whole(run.checkpoints, 40)
     steps = [row for row in cluster.sacct(run.job_id, steps=True) if "." in row["JobID"]]
-    assert sum(row["JobID"].rpartition(".")[2].isdigit() for row in steps) == 3, "two launches and one companion step"
+    assert sum(row["JobID"].rpartition(".")[2].isdigit() for row in steps) == 4, (
+        "two launches, the companions, and giving back between them"
+    )
     row = run.status()
     assert (row["attempt"], row["launch"]) == (0, 1)
 
