@@ -95,7 +95,7 @@ def come_back(
     if time.time() > asked_at + LEAVES_S + _LATE_S:
         start = int(time.time()) + ahead_s + UNKNOWN_S
     if not _move_start(job, slurm, start, exclude) and exclude:
-        say(f"Slurm does not take the list of nodes to avoid: {exclude}")
+        say(f"Slurm lets nobody move the start here; the nodes to avoid were asked for alone: {exclude}")
     return detail
 
 
@@ -120,6 +120,9 @@ def _move_start(job: JobContext, slurm: SlurmClient, start: float, exclude: str 
             time.sleep(0.3)
         else:
             return True
+    if exclude is not None:  # a site may forbid the one and allow the other
+        with contextlib.suppress(SlurmtrainError):
+            slurm.update_pending(job.job_id, exclude=exclude)
     return False
 
 

@@ -20,7 +20,9 @@ from slurmtrain.agent.leftovers import end_leftovers
 from slurmtrain.agent.stops import StopWatch, look_patiently
 from slurmtrain.agent.takeover import clear_the_way, number_of_next_launch
 from slurmtrain.core.decision import Action, Decision, RunState, decision_to_dict
+from slurmtrain.core.jobid import JobId
 from slurmtrain.core.run import fold
+from slurmtrain.errors import SlurmRefusedError
 from slurmtrain.ops.claim import claim_attempt
 from slurmtrain.store.journal import JournalWriter, read_journal
 from slurmtrain.testing import FaultKind
@@ -185,3 +187,26 @@ def _next_execution(scene: Scene) -> JobContext:
     scene.slurm.requeue(scene.job_id, only_running=True)
     scene.slurm.advance(300)
     return dataclasses.replace(scene.job, restart_count=1, batch_pid=2)
+
+
+def test_a_site_that_lets_nobody_move_the_start_costs_slurms_delay_and_nothing_else(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = scene.claim()
+    update = scene.slurm.update_pending
+
+    def forbid(job_id: JobId, *, exclude: str | None = None, **start: object) -> None:
+        if any(value is not None for value in start.values()):
+            raise SlurmRefusedError("cannot change pending job: Access/permission denied")
+        update(job_id, exclude=exclude)
+
+    monkeypatch.setattr(scene.slurm, "update_pending", forbid)
+    decision = dataclasses.replace(REQUEUE, exclude=("n1",))
+    assert carry_out(scene.job, scene.attempt, decision, 7, scene.slurm, record) == 0
+    assert scene.slurm.job(scene.job_id).restart_count == 1
+    assert scene.slurm.excluded_nodes(scene.job_id) == "n1", "the one may be forbidden and the other not"
+    (acted,) = fold(read_journal(scene.run.journal)).attempts[0].acted
+    assert acted.accepted
+    assert "when Slurm's delay is over" in acted.detail
+    scene.slurm.advance(130)
+    assert str(scene.slurm.observe([scene.job_id]).jobs[scene.job_id].state) == "RUNNING"
