@@ -15,6 +15,7 @@ from slurmtrain.agent.comeback import learn, place_of
 from slurmtrain.agent.companions import CompanionStep, ask_through_slurm
 from slurmtrain.agent.fence import Fence
 from slurmtrain.agent.gate import Admitted, Settled, TurnedAway, pass_gate
+from slurmtrain.agent.hang import HUNG_GRACE_S, HangWatch, wait_for_stacks
 from slurmtrain.agent.job import JobContext
 from slurmtrain.agent.launch import LaunchProcess, end_launch, kill_launch, start_launch
 from slurmtrain.agent.leave import carry_out, leave, leave_with
@@ -38,7 +39,7 @@ from slurmtrain.agent.verdict import (
     write_down,
 )
 from slurmtrain.agent.wake import Wake
-from slurmtrain.checkpoints.find import choose, find_newest
+from slurmtrain.checkpoints.find import checkpoint_dir, choose, find_newest
 from slurmtrain.core.components import task_offsets
 from slurmtrain.core.decision import Action, Decision, RunState
 from slurmtrain.errors import SlurmtrainError, StoreError
@@ -151,9 +152,10 @@ class AttemptRunner:
         return end
 
     def _wait(self, launch: LaunchProcess) -> tuple[StopReason | None, int]:
-        """Wait for the launch's end; ask it to stop when there is a reason, end it when it does not listen."""
+        """Wait for the launch's end; ask it to stop when there is a reason, end it when it does not listen or hangs."""
         stop: StopReason | None = None
         metrics = MetricWatch(self._job, launch)
+        life = HangWatch(self._spec.hang, launch, checkpoint_dir(self._job.run.path, self._spec.checkpoint))
         while (code := launch.poll()) is None:
             if self._fence.closed:
                 say("a later attempt of the run has begun: this one ends itself and decides nothing")
@@ -163,6 +165,8 @@ class AttemptRunner:
             if stop is not None and stop.deadline is not None and time.time() >= stop.deadline:
                 say(f"the training did not leave by itself: ending it ({stop.reason})")
                 return stop, self._end(launch, stop.grace_s)
+            if stop is None and (silent_s := life.silent_for()) is not None:
+                return None, self._end_hung(launch, silent_s)
             if self._primary_is_done(launch):
                 self._end(launch, float(self._spec.stop.grace_s))
                 return stop, 0
@@ -173,6 +177,13 @@ class AttemptRunner:
                 return stop, self._end(launch, float(self._spec.stop.grace_s)) or 1  # 0 would be success
             self._wake.sleep(self._seconds_to_sleep(stop))
         return stop, code
+
+    def _end_hung(self, launch: LaunchProcess, silent_s: float) -> int:
+        """Take the stacks of all ranks, then end the launch."""
+        say(f"the training has given no sign of life for {silent_s:.0f} s: its ranks print their stacks and are ended")
+        launch.silent_s, launch.log_cut = silent_s, launch.log_end()
+        wait_for_stacks(launch, self._companions.ask_for_stacks(launch.folder))
+        return self._end(launch, HUNG_GRACE_S) or 1
 
     def _seconds_to_sleep(self, stop: StopReason | None) -> float:
         if stop is None:

@@ -32,6 +32,7 @@ from slurmtrain.agent.processes import (
     signal_number,
     start_ticks,
 )
+from slurmtrain.agent.stacks import dump_stacks, requested_at
 from slurmtrain.agent.tasks import TaskWatch
 from slurmtrain.errors import StoreError
 from slurmtrain.store.publish import replace, to_json
@@ -57,6 +58,8 @@ class Companion:
         self._agent = _AgentProcess(env, self._node)
         self._fence = Fence(job.run, attempt.number, FENCE_S)
         self._tasks = TaskWatch(self._ranks, TASKS_S)
+        self._asked = False  # by the agent: to stop the training, or for the stacks of its ranks
+        self._dumped: set[str] = set()  # launches whose stacks were taken
         self._stop_wanted = False
         self._terminated_at: float | None = None
         self._dismissed = False
@@ -64,7 +67,7 @@ class Companion:
 
     def run(self) -> int:
         """Live until the agent ends us, or until Slurm did and the ranks are gone."""
-        signal.signal(signal.SIGUSR2, self._on_stop)
+        signal.signal(signal.SIGUSR2, self._on_request)
         signal.signal(signal.SIGTERM, self._on_term)
         signal.signal(signal.SIGUSR1, self._on_dismissal)
         self._end_ghosts()
@@ -79,6 +82,9 @@ class Companion:
             if self._dismissed:
                 return self._end_as_ghost() if self._fence.look_now() else 0
             self._see_to_lost_tasks()
+            if self._asked:
+                self._asked = False
+                self._stop_wanted = not self._dump_stacks() or self._stop_wanted
             if self._stop_wanted:
                 delivered |= self._deliver(delivered)
             if self._terminated_at is not None and self._may_leave(self._terminated_at):
@@ -90,6 +96,18 @@ class Companion:
             if not self._woken:
                 time.sleep(_TICK_S)
             self._woken = False
+
+    def _dump_stacks(self) -> bool:
+        """Whether the agent had asked for the stacks of the running launch; they are then in the log."""
+        ranks = self._ranks()
+        key = max((p.launch for p in ranks if p.launch not in self._dumped), key=_launch_number, default="")
+        folder = self._attempt.launch(_launch_number(key))
+        at = requested_at(folder) if key else None
+        if at is None:
+            return False
+        self._dumped.add(key)
+        dump_stacks(ranks, folder, self._node, at)
+        return True
 
     def _end_as_ghost(self) -> int:
         """A later attempt runs: what is left of this one on this node must not go on writing checkpoints."""
@@ -122,8 +140,8 @@ class Companion:
         ghosts = [p for p in find_launch_processes(self._raw_job_id) if 0 <= p.attempt < self._attempt.number]
         end_processes(ghosts, signal.SIGKILL)
 
-    def _on_stop(self, _number: int, _frame: FrameType | None) -> None:
-        self._stop_wanted = self._woken = True
+    def _on_request(self, _number: int, _frame: FrameType | None) -> None:
+        self._asked = self._woken = True
 
     def _on_dismissal(self, _number: int, _frame: FrameType | None) -> None:
         self._dismissed = self._woken = True
@@ -138,6 +156,12 @@ class Companion:
         record = {"node": self._node, "pid": os.getpid(), "step": self._step, "status": status, "at": time.time()}
         with contextlib.suppress(StoreError):  # a full store must not end the companion
             replace(self._attempt.nodes / f"{self._node}.json", to_json(record))
+
+
+def _launch_number(key: str) -> int:
+    """The second half of ``<attempt>.<launch>``; 0 where that is no number."""
+    number = key.partition(".")[2]
+    return int(number) if number.isascii() and number.isdigit() else 0
 
 
 class _AgentProcess:

@@ -16,12 +16,14 @@ from slurmtrain.agent.companion_events import GONE, LOST, CompanionLog
 from slurmtrain.agent.job import JobContext, count_nodes
 from slurmtrain.agent.processes import all_listen, find_launch_processes, signal_number
 from slurmtrain.agent.say import say
-from slurmtrain.errors import SlurmtrainError
+from slurmtrain.agent.stacks import request_stacks
+from slurmtrain.errors import SlurmtrainError, StoreError
 from slurmtrain.slurm.client import SlurmClient
 from slurmtrain.slurm.commands import build_companion_srun
 from slurmtrain.store.publish import read_json
 from slurmtrain.store.rundir import AttemptDir
 
+STACKS_IN_S = 3.0  # until the companions of all nodes have heard of it
 _DISMISSAL_S = 3.0  # companions never delay the end of the job by more
 _MAX_STARTS = 4  # of the whole step, and of the companion of one node
 _LOOK_S = 2.0
@@ -94,6 +96,15 @@ class CompanionStep:
             self._signal(signal.SIGUSR2)
         else:
             ask_through_slurm(self._job, self._slurm, self._env)
+
+    def ask_for_stacks(self, launch_folder: Path | None) -> float:
+        """Have all ranks print their stacks at one moment, which is returned (seconds since the epoch)."""
+        at = time.time() + STACKS_IN_S
+        if launch_folder is not None and self._alive:
+            with contextlib.suppress(StoreError):
+                request_stacks(launch_folder, at)
+                self._signal(signal.SIGUSR2)
+        return at
 
     def end(self) -> None:
         """USR1 dismisses them, so that their step ends well; TERM to srun ends at once those that do not listen."""

@@ -65,6 +65,7 @@ class LaunchProcess:
     oom_kills_before: int | None = None
     unheard: str = ""  # why nobody will ever hear how it ended, where that is so
     log_cut: int | None = None  # what srun says after we began to end the launch tells nothing about its cause
+    silent_s: float | None = None  # it was ended because nothing was heard of it for so long
 
     def poll(self) -> int | None:
         """Exit code (128+n for a signal) once srun is gone."""
@@ -79,7 +80,11 @@ class LaunchProcess:
         return (self.process.poll() or 0) < 0
 
     def log_end(self) -> int:
-        return _size(self.log_file) if self.log_cut is None else self.log_cut
+        return self.log_size() if self.log_cut is None else self.log_cut
+
+    def log_size(self) -> int:
+        """Bytes in the log, those written after ``log_cut`` too."""
+        return _size(self.log_file)
 
 
 def start_launch(

@@ -63,12 +63,12 @@ def all_listen(processes: Iterable[Process], number: int) -> bool:
     """Whether each task (the topmost process of a family) catches ``number``; one that does not would die of it."""
     by_pid = {process.pid: process for process in processes}
     tasks = [process for process in by_pid.values() if process.parent not in by_pid]
-    return bool(tasks) and all(_catches(task, number) for task in tasks)
+    return bool(tasks) and all(catches(task, number) for task in tasks)
 
 
 def some_listen(processes: Iterable[Process], number: int) -> bool:
     """Whether any process catches ``number``: where it is sent by pid, that one saves for all."""
-    return any(_catches(process, number) for process in processes)
+    return any(catches(process, number) for process in processes)
 
 
 def send_stop_signal(processes: Iterable[Process], number: int) -> list[int]:
@@ -79,8 +79,8 @@ def send_stop_signal(processes: Iterable[Process], number: int) -> list[int]:
     by_pid = {process.pid: process for process in processes}
     reached = []
     for process in by_pid.values():
-        topmost = not any(_catches(ancestor, number) for ancestor in _ancestors(process, by_pid))
-        if _catches(process, number) and topmost and _kill(process, number):
+        topmost = not any(catches(ancestor, number) for ancestor in _ancestors(process, by_pid))
+        if catches(process, number) and topmost and _kill(process, number):
             reached.append(process.pid)
     return reached
 
@@ -103,7 +103,8 @@ def parent_of(pid: int) -> int:
     return int(fields[1]) if fields else 0
 
 
-def _catches(process: Process, number: int) -> bool:
+def catches(process: Process, number: int) -> bool:
+    """Whether the process has a handler for the signal."""
     return bool(process.caught >> (number - 1) & 1)
 
 
@@ -132,30 +133,41 @@ def _pids() -> Iterator[int]:
             yield int(entry.name)
 
 
+def read_environ(pid: int) -> dict[str, str]:
+    """The environment that a process was started with; empty where it cannot be read."""
+    try:
+        with open(_PROC / str(pid) / "environ", "rb") as stream:
+            items = stream.read(_MAX_ENVIRON).decode("utf-8", "surrogateescape").split("\0")
+    except OSError:
+        return {}
+    return dict(item.split("=", 1) for item in items if "=" in item)
+
+
+def read_state(pid: int) -> str:
+    """The state letter of /proc: R runs, S sleeps, D waits in the kernel, T is stopped; empty where it is gone."""
+    fields = _stat_fields(pid)
+    return fields[0] if fields else ""
+
+
 def _launch_of(pid: int, job_id: str) -> tuple[str, str] | None:
     """Launch key and step id from the environment a process was started with; None for any other process.
 
     On the batch script's side the step id is empty; the srun of the companions has no launch, and the agent's mark.
     """
-    try:
-        with open(_PROC / str(pid) / "environ", "rb") as stream:
-            environ = stream.read(_MAX_ENVIRON).split(b"\0")
-    except OSError:
+    values = read_environ(pid)
+    if values.get("SLURM_JOB_ID") != job_id or "SLURM_PROCID" not in values:
         return None
-    values = dict(item.split(b"=", 1) for item in environ if b"=" in item)
-    if values.get(b"SLURM_JOB_ID") != job_id.encode() or b"SLURM_PROCID" not in values:
+    if not _same_node(values.get("SLURMD_NODENAME", "")):
         return None
-    if not _same_node(values.get(b"SLURMD_NODENAME", b"")):
-        return None
-    key, step = values.get(b"SLURMTRAIN_LAUNCH_KEY", b""), values.get(b"SLURM_STEP_ID", b"")
-    if not key and (step or b"SLURMTRAIN_AGENT" not in values):
+    key, step = values.get("SLURMTRAIN_LAUNCH_KEY", ""), values.get("SLURM_STEP_ID", "")
+    if not key and (step or "SLURMTRAIN_AGENT" not in values):
         return None  # bash, the agent, a companion
-    return key.decode("ascii", "replace"), step.decode("ascii", "replace")
+    return key, step
 
 
-def _same_node(name: bytes) -> bool:
+def _same_node(name: str) -> bool:
     """Several nodes may share one machine (slurmd -N), and then its /proc."""
-    here = os.environ.get("SLURMD_NODENAME", "").encode()
+    here = os.environ.get("SLURMD_NODENAME", "")
     return not here or not name or name == here
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurmtrain.agent.hang import explain_hang
 from slurmtrain.agent.job import JobContext
 from slurmtrain.agent.launch import EndedSrun, LaunchProcess
 from slurmtrain.agent.measure import count_gpus, count_oom_kills, heartbeat_age
@@ -251,7 +252,19 @@ def _diagnose(job: JobContext, end: LaunchEnd, log: LogRange, seen: JobRecord | 
         rank_exits=end.rank_exits,
         restarts=job.restart_count,
     )
-    return diagnose_log(job.run, facts, log)
+    return diagnose_log(job.run, facts, log) if end.launch.silent_s is None else _diagnose_hang(job, end, facts, log)
+
+
+def _diagnose_hang(job: JobContext, end: LaunchEnd, facts: Facts, log: LogRange) -> Diagnosis:
+    """What the launch wrote before it fell silent may tell why; else the stacks tell who held it up."""
+    facts = dataclasses.replace(facts, stop_sent="hang", last_output_age_s=end.launch.silent_s)
+    found = diagnose_log(job.run, facts, log)
+    sentence, rank, node = explain_hang(end.launch, job.plan.spec)
+    if found.cause != "hang_no_progress" or not sentence:
+        return found
+    return dataclasses.replace(
+        found, sentence=f"No sign of life for {end.launch.silent_s:.0f} s: {sentence}", rank=rank, node=node
+    )
 
 
 def culprit_code(code: int, exits: Sequence[RankExit]) -> int:

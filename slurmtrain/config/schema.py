@@ -67,6 +67,7 @@ SCHEMA: Group = {
         "check": p.boolean,
         "marker": p.text("a file name", limit=200),
     },
+    "hang": {"timeout_s": p.seconds(0, 30 * 86400), "startup_s": p.seconds(0, 30 * 86400)},
     "retry": {
         "in_place": p.integer(0, 10_000),
         "requeues": p.integer(0, 10_000),

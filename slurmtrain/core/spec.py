@@ -88,6 +88,14 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Hang:
+    """When a launch that gives no sign of life (output, heartbeat, checkpoint) is ended and started again."""
+
+    timeout_s: int | None = None  # None: 1800 once it has sent a heartbeat, never before; 0: never
+    startup_s: int = 1800  # no launch hangs in its first seconds
+
+
+@dataclass(frozen=True, slots=True)
 class Retry:
     """Ceilings of the ladder. 0 switches a rung off."""
 
@@ -136,6 +144,7 @@ class Spec:
     environment: Environment = field(default_factory=Environment)
     stop: Stop = field(default_factory=Stop)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    hang: Hang = field(default_factory=Hang)
     retry: Retry = field(default_factory=Retry)
     stage_in: StageIn = field(default_factory=StageIn)
     stage_out: StageOut = field(default_factory=StageOut)

@@ -141,6 +141,21 @@ def _read_time(pattern: re.Pattern[str], found: re.Match[str]) -> float | None:
     return clock(int(part[0]), int(part[1]), int(part[2]), int(part[3]), int(part[4]))
 
 
+def find_rank(line: Line, tasks_per_node: int = 0) -> int | None:
+    """The rank that printed a line, from its prefixes; None for a line without one.
+
+    Under torchrun srun's label is the node's number: with ``tasks_per_node`` the rank is counted from it and the
+    worker's local rank.
+    """
+    if line.rank is not None:
+        return line.rank
+    if not tasks_per_node:
+        return line.label
+    if line.label is not None and line.local_rank is not None:
+        return line.label * tasks_per_node + line.local_rank
+    return None
+
+
 def split_prefix(text: str) -> Line:
     """Peel the known prefixes off, at most eight."""
     line = Line(text)

@@ -15,7 +15,7 @@ from slurmtrain.core.decision import RunState
 from slurmtrain.core.run import Attempt, find_attempt
 from slurmtrain.errors import NotFoundError, SlurmtrainError
 from slurmtrain.logs.follow import FileFollower, LineJoiner
-from slurmtrain.logs.lines import split_prefix
+from slurmtrain.logs.lines import find_rank, split_prefix
 from slurmtrain.ops.status import Sight, build_status, see_jobs
 from slurmtrain.ops.timeline import RunView, ended_at, read_view
 from slurmtrain.slurm.client import SlurmClient
@@ -151,19 +151,8 @@ class Owners:
 
 
 def rank_of(data: bytes, tasks_per_node: int = 0) -> int | None:
-    """The rank that printed a line, from its prefixes; None for a line without one.
-
-    Under torchrun srun's label is the node's number: with ``tasks_per_node`` the rank is counted from it and the
-    worker's local rank.
-    """
-    line = split_prefix(data[:4096].decode("utf-8", "replace"))
-    if line.rank is not None:
-        return line.rank
-    if not tasks_per_node:
-        return line.label
-    if line.label is not None and line.local_rank is not None:
-        return line.label * tasks_per_node + line.local_rank
-    return None
+    """The rank that printed a line; see ``logs.lines.find_rank``."""
+    return find_rank(split_prefix(data[:4096].decode("utf-8", "replace")), tasks_per_node)
 
 
 @dataclass

@@ -88,6 +88,11 @@ class LiveRun:
         """Published decisions of all attempts, in order."""
         return [json.loads(p.read_text()) for p in sorted(self.path.glob("attempts/[0-9]*/decision.json"))]
 
+    def diagnoses(self) -> list[dict[str, Any]]:
+        """What the journal says was found, in order."""
+        rows = [json.loads(line) for path in sorted(self.path.glob("journal/*.jsonl")) for line in path.open()]
+        return [dict(row["diagnosis"]) for row in rows if row.get("kind") == "diagnosed"]
+
     def slurmtrain(self, *words: str, check: bool = True, timeout_s: float = 180) -> Any:
         return slurmtrain(self.cluster, self.path.parent.parent, *words, check=check, timeout_s=timeout_s)
 
