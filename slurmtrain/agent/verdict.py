@@ -152,7 +152,10 @@ def judge_launch(job: JobContext, end: LaunchEnd, slurm: SlurmClient, record: Re
         done=done,
         resumed_from=str(end.resumed_from) if end.resumed_from else None,
     )
-    decision = _not_in_place(decision, end, seen, spec)
+    return _announce(_not_in_place(decision, end, seen, spec))
+
+
+def _announce(decision: Decision) -> Decision:
     say(f"decision: {decision.action.value} ({decision.reason})")
     return decision
 
