@@ -16,7 +16,7 @@ from slurmtrain.config.resolve import Resolved
 from slurmtrain.config.specfile import dump_spec
 from slurmtrain.core.array import ArrayRequest, array_task, parse_array
 from slurmtrain.core.jobid import JobId
-from slurmtrain.errors import StoreError, UsageError
+from slurmtrain.errors import UsageError
 from slurmtrain.ops.prepare import (
     Extensions,
     Prepared,
@@ -34,7 +34,7 @@ from slurmtrain.render.scripts import render_array_script
 from slurmtrain.resources import bundled
 from slurmtrain.slurm.client import SlurmClient
 from slurmtrain.store.groups import GroupDir
-from slurmtrain.store.publish import publish_once, to_json
+from slurmtrain.store.publish import to_json
 
 _TASK_ROOM = 8  # of a run id, for a dash and the largest task number
 
@@ -118,17 +118,14 @@ def submit_array(
     group, runs = prepared.group, [one.run for one in prepared.runs]
     tasks = prepared.request.tasks
     directories = [group.path, *(run.path for run in runs)]
-    handover = Handover(group.batch_script, list(zip(runs, tasks, strict=True)), directories, f"array {group.group_id}")
+    made = list(zip(runs, tasks, strict=True))
+    handover = Handover(group.batch_script, made, directories, f"array {group.group_id}", group.submission)
     try:
         _create_dirs(prepared)
     except BaseException:
         handover.discard()
         raise
     job_id, notes = hand_over(handover, slurm, name=prepared.resolved.spec.name, tell=tell, sleep=sleep)
-    try:
-        publish_once(group.submission, to_json({"job_id": str(job_id), "at": time.time()}))
-    except StoreError as exc:
-        notes.append(f"array {job_id} runs, but its id could not be recorded: {exc}")
     return AcceptedArray(group, job_id, tuple(notes))
 
 

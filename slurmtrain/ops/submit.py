@@ -64,6 +64,7 @@ class Handover:
     runs: Sequence[tuple[RunDir, int | None]]
     directories: Sequence[Path]
     what: str
+    answer: Path | None = None  # of an array: where sbatch's answer is kept, before each run gets its part of it
 
     def job_of(self, submitted: JobId, task: int | None) -> JobId:
         return submitted if task is None else JobId(submitted.base, task)
@@ -133,6 +134,9 @@ def hand_over(
         if isinstance(exc, OSError):
             raise StoreError(f"cannot write {handover.directories[0]}: {exc.strerror or exc}") from exc
         raise
+    if handover.answer is not None:
+        with contextlib.suppress(StoreError):  # each run has its own record, which says so if it fails
+            publish_once(handover.answer, to_json({"job_id": str(submitted), "at": time.time()}))
     notes = for_each(record, journals, [run for run, _ in handover.runs], [task for _, task in handover.runs])
     return submitted, [note for listed in notes for note in listed]
 

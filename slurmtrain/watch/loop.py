@@ -16,9 +16,11 @@ from slurmtrain.core.jobid import JobId
 from slurmtrain.core.jobstate import StateFlag
 from slurmtrain.core.run import Run, fold
 from slurmtrain.errors import SlurmtrainError
+from slurmtrain.ops.array_jobs import record_missing_jobs
 from slurmtrain.ops.observe import Observation, observe
 from slurmtrain.ops.recover import Care, find_job, look_after
 from slurmtrain.slurm.client import JobRecord, SlurmClient
+from slurmtrain.store.groups import groups_of
 from slurmtrain.store.inbox import empty, inbox_of
 from slurmtrain.store.journal import JournalWriter, read_journal
 from slurmtrain.store.rundir import RunDir, runs_of
@@ -55,6 +57,7 @@ class Watcher:
     def __post_init__(self) -> None:
         self._journals: dict[str, JournalWriter] = {}
         self._ended: set[str] = set()
+        self._whole: set[str] = set()  # arrays each of whose runs knows its job
         self._failures = 0
         self._stopping = False
         self._coming_back: dict[tuple[str, int], float] = {}
@@ -89,6 +92,7 @@ class Watcher:
             if lease is not None and (holder := lease.acquire()) is not None:
                 return Pass(held_by=holder)
             empty(self.store)
+            self._mend_arrays()
             runs = list(self._runs())
             if not runs:
                 return Pass()
@@ -137,6 +141,16 @@ class Watcher:
             record.reason == "BeginTime" or StateFlag.COMPLETING in record.state.flags
         ):
             self._coming_back.setdefault((run.run_id, record.restart_count), time.monotonic())
+
+    def _mend_arrays(self) -> None:
+        for group in groups_of(self.store):
+            if group.group_id in self._whole or not group.read_job_id():
+                continue
+            try:
+                record_missing_jobs(group)
+                self._whole.add(group.group_id)
+            except SlurmtrainError as exc:
+                self.tell(group.group_id, str(exc))
 
     def _runs(self) -> Iterator[tuple[RunDir, Run, JobId | None]]:
         for run in runs_of(self.store):

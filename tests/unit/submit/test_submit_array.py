@@ -15,9 +15,11 @@ from slurmtrain.core.decision import RunState
 from slurmtrain.core.run import fold
 from slurmtrain.core.spec import Spec
 from slurmtrain.errors import SlurmRefusedError, SlurmUnavailableError, SpecError, StoreError
+from slurmtrain.ops import submit
+from slurmtrain.ops.array_jobs import record_missing_jobs
 from slurmtrain.ops.resubmit import resubmit
 from slurmtrain.store.journal import JournalWriter, read_journal
-from slurmtrain.store.rundir import RUN_ID, runs_of
+from slurmtrain.store.rundir import RUN_ID, RunDir, runs_of
 
 BAD_ARRAY = "1 sbatch: error: Batch job submission failed: Invalid job array specification"
 TIMED_OUT = "1 sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
@@ -121,3 +123,27 @@ def test_what_is_no_array_is_said_with_its_key(desk: Desk, array: str) -> None:
 
 def test_a_spec_without_an_array_has_none() -> None:
     assert Spec(command=("x",)).array is None
+
+
+def test_a_submitter_that_died_after_sbatchs_answer_is_mended_by_the_watcher(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = submit._record_job
+
+    def die_at_the_third(run: RunDir, *more: object) -> list[str]:
+        if not run.run_id.endswith(("-0", "-1")):
+            raise KeyboardInterrupt
+        return record(run, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(submit, "_record_job", die_at_the_third)
+    prepared = desk.prepare_array("array=0-3")
+    with pytest.raises(KeyboardInterrupt):
+        desk.submit_array(prepared)
+    group = prepared.group
+    assert group.run(3).read_submissions() == {}
+    assert record_missing_jobs(group) == [f"{group.group_id}-2", f"{group.group_id}-3"]
+    assert record_missing_jobs(group) == []
+    for task in range(4):
+        run = group.run(task)
+        assert run.read_submissions() == {0: f"4711_{task}"}
+        assert fold(read_journal(run.journal)).job_id == f"4711_{task}"
