@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,9 @@ from slurmtrain.cli.output import clean, print_json, print_text
 if TYPE_CHECKING:
     from slurmtrain.core.rules import Rule
     from slurmtrain.plugins.rulepacks import Example, Pack
+
+
+EXAMPLE_S = 3.0
 
 
 @click.group("rules")
@@ -57,7 +62,7 @@ def test_rules(ctx: click.Context, packs: tuple[Path, ...], as_json: bool) -> No
 
     found = [read_pack(path, own=True) for path in find_packs(packs)] if packs else load_packs()
     failures = [(pack, example) for pack in found for example in pack.examples if not _holds(pack, example)]
-    problems = find_problems(found)
+    problems = find_problems(found, search_in_time)
     grave = [problem for problem in problems if problem.kind in ("slow", "filter", "hidden")]
     count = sum(len(pack.examples) for pack in found)
     if as_json:
@@ -91,10 +96,29 @@ def _print(packs: list[Pack], count: int, failures: list[tuple[Pack, Example]]) 
         print_text(f"failed    {clean(pack.name)}/{clean(example.rule)} {wanted}: {clean(example.text[:300])}")
 
 
+def search_in_time(pattern: re.Pattern[str], text: str) -> tuple[bool, float]:
+    """Whether it is found, and in how many seconds; a search that takes for ever is ended and finds nothing."""
+    from slurmtrain.logs.deadline import DeadlineError, deadline
+    from slurmtrain.plugins.ruletest import WAIT_S
+
+    started = time.perf_counter()
+    try:
+        with deadline(WAIT_S):
+            return pattern.search(text) is not None, time.perf_counter() - started
+    except DeadlineError:
+        return False, WAIT_S
+
+
 def _holds(pack: Pack, example: Example) -> bool:
-    """Whether the rule does with its example what the pack says, by the engine itself."""
+    """Whether the rule does with its example what the pack says, by the engine itself, and in time."""
+    from slurmtrain.logs.deadline import DeadlineError, deadline
+
     rule = next(rule for rule in pack.rules if rule.id == example.rule)
-    return _engine_hits(rule, example.text) == example.hits
+    try:
+        with deadline(EXAMPLE_S):
+            return _engine_hits(rule, example.text) == example.hits
+    except DeadlineError:
+        return False
 
 
 def _engine_hits(rule: Rule, text: str) -> bool:

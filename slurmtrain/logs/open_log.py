@@ -9,6 +9,7 @@ import os
 import re
 import stat
 import sys
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,6 +67,8 @@ def open_log(path: Path | str) -> Iterator[BinaryIO]:
         return
     try:
         with open(path, "rb") as raw:
+            if stat.S_ISCHR(os.fstat(raw.fileno()).st_mode) and not raw.isatty() and str(path) != os.devnull:
+                raise UsageError(f"{path} is a device, not a log")
             yield from _opened(raw, str(path))
     except FileNotFoundError:
         raise NotFoundError(f"there is no log at {path}") from None
@@ -137,13 +140,20 @@ class _Torn:
 
     def __init__(self, inner: BinaryIO) -> None:
         self._piece = getattr(inner, "read1", inner.read)
+        self._torn = False
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes; empty at the end or where the compressed data is damaged."""
-        try:
-            return self._piece(PIECE if size < 0 else min(size, PIECE))
-        except (EOFError, OSError, lzma.LZMAError, ValueError):
-            return b""
+        """The next bytes, `size` of them where there are so many; empty at the end or where the data is damaged."""
+        pieces, left = [], size
+        while left != 0 and not self._torn:
+            try:
+                piece = self._piece(PIECE if left < 0 else min(left, PIECE))
+            except (EOFError, OSError, lzma.LZMAError, ValueError, zlib.error):
+                piece = b""
+            self._torn = not piece
+            pieces.append(piece)
+            left -= len(piece) if left > 0 else 0
+        return b"".join(pieces)
 
 
 def scan_source(path: Path | str, rules: RuleSet, *, finder: Finder | None = None) -> Findings:

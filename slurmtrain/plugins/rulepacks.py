@@ -17,6 +17,7 @@ from slurmtrain.core.causes import ACTIONS, CAUSES, FAMILIES, RUNGS
 from slurmtrain.core.rules import KINDS, OPERATORS, OUTCOMES, Metric, Rule, RuleSet
 from slurmtrain.errors import NotFoundError, SpecError
 from slurmtrain.plugins.literals import find_literals
+from slurmtrain.plugins.ruletypes import check_types, is_number, is_whole
 from slurmtrain.resources import bundled
 
 if sys.version_info >= (3, 11):
@@ -26,6 +27,9 @@ else:  # pragma: no cover - depends on the interpreter
 
 DEFAULT_WEIGHT = {"cause": 70, "victim": 30}
 MAX_PATTERN = 1000
+MAX_PACK = 1 << 20
+MAX_ID = 100
+MAX_RULES = 2_000
 _FIELDS = ({item.name for item in fields(Rule)} - {"own", "patterns", "literals"}) | {"pattern"}
 _EXAMPLES = ("hit", "miss", "note")
 _TUPLES = ("pattern", "victim_of", "exit_code", "signal", "state")
@@ -54,7 +58,13 @@ class Pack:
 def read_pack(path: Path, *, own: bool) -> Pack:
     """Read and check one pack; SpecError names the file, the rule and the key that is wrong."""
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as stream:
+            text = stream.read(MAX_PACK + 1)
+        if len(text) > MAX_PACK:
+            raise SpecError(f"the rule pack {path} is larger than {MAX_PACK >> 20} MiB")
+        data = tomllib.loads(text.decode("utf-8"))
+    except RecursionError as exc:
+        raise SpecError(f"{path} is not valid TOML: it is nested too deeply") from exc
     except FileNotFoundError as exc:
         raise NotFoundError(f"the rule pack {path} does not exist") from exc
     except (OSError, UnicodeDecodeError) as exc:
@@ -68,20 +78,26 @@ def read_pack(path: Path, *, own: bool) -> Pack:
     entries = data.get("rule", [])
     if not isinstance(entries, list) or not isinstance(head, dict):
         raise SpecError(f"{path}: rules are written as [[rule]], the pack's name as [pack]")
-    rules = tuple(_read_rule(path, item, head.get("defaults", {}), own=own) for item in entries)
+    if len(entries) > MAX_RULES:
+        raise SpecError(f"{path} has {len(entries)} rules; {MAX_RULES} are the most for one pack")
+    defaults = head.get("defaults", {})
+    if not isinstance(defaults, dict):
+        raise SpecError(f"{path}: [pack] defaults must be a table of keys and values")
+    rules = tuple(_read_rule(path, item, defaults, own=own) for item in entries)
     _check_unique(path, rules)
     examples = tuple(example for item in entries for example in _read_examples(item))
     return Pack(str(head.get("name", path.stem)), path, own, rules, examples)
 
 
 def _read_rule(path: Path, item: Any, defaults: Mapping[str, Any], *, own: bool) -> Rule:
-    if not isinstance(item, dict) or not isinstance(item.get("id"), str):
-        raise SpecError(f"{path}: every [[rule]] needs an id")
+    if not isinstance(item, dict) or not isinstance(item.get("id"), str) or not 0 < len(item["id"]) <= MAX_ID:
+        raise SpecError(f"{path}: every [[rule]] needs an id of 1 to {MAX_ID} characters")
     where = f"{path}: rule {item['id']!r}"
     for key in item:
         if key not in _FIELDS and key not in _EXAMPLES:
             raise SpecError(f"{where}: unknown key {key!r}; known are {', '.join(sorted(_FIELDS | set(_EXAMPLES)))}")
     values = {key: value for key, value in {**defaults, **item}.items() if key not in _EXAMPLES}
+    check_types(where, {**defaults, **item})
     for key in _TUPLES:
         if key in values:
             value = values[key]
@@ -103,6 +119,8 @@ def _read_metric(where: str, value: Any) -> Metric:
         metric = Metric(**value)
     except TypeError as exc:
         raise SpecError(f"{where}: metric: {exc}") from exc
+    if not is_number(metric.value) or not is_whole(metric.times) or not 1 <= metric.times <= 1_000_000:
+        raise SpecError(f"{where}: metric.value must be a number, and metric.times a whole number from 1 on")
     if metric.op not in OPERATORS:
         raise SpecError(f"{where}: metric.op is {metric.op!r}; use one of {', '.join(OPERATORS)}")
     if _compile(where, "metric.pattern", metric.pattern).groups < 1:
@@ -143,7 +161,7 @@ def _check_words(where: str, rule: Rule) -> None:
 def _check_conditions(where: str, rule: Rule) -> None:
     for pattern in rule.patterns:
         _compile(where, "pattern", pattern)
-    for key in ("exceptions", "near", "then", "unless", "reason"):
+    for key in ("exceptions", "near", "then", "unless", "reason", "node"):
         value = getattr(rule, key)
         if value is not None:
             _compile(where, key, value)

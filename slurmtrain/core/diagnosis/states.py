@@ -222,6 +222,8 @@ def _unknown_state(found: Finding | None, evidence: Evidence) -> Verdict:
         return Verdict("user_cancelled", plain, 0.6)
     if broke and not evidence.finished_last:
         return Verdict("unknown", None, 0.4)
+    if not any(log.last_text.strip("\\x0… ") for log in evidence.logs):  # nothing, or NUL bytes
+        return Verdict("unknown", None, 0.3, "the log is empty, and nothing is known from Slurm")
     return Verdict("no_failure", None, 0.7)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 
@@ -9,10 +10,11 @@ import pytest
 
 from slurmtrain.core.diagnose import diagnose
 from slurmtrain.core.diagnosis.model import Diagnosis
+from slurmtrain.core.facts import Facts
 from slurmtrain.core.rules import RuleSet
 from slurmtrain.logs.scan import scan_file
 
-from .conftest import Case
+from .conftest import DATA, Case
 
 
 def diagnose_all(corpus: list[Case], rules: RuleSet, *, full: bool) -> list[tuple[Case, Diagnosis]]:
@@ -26,6 +28,36 @@ def print_confusion(results: list[tuple[Case, Diagnosis]]) -> None:
     print(f"\n{'label':<26}{'diagnosis':<26}{'logs':>5}")
     for (label, cause), count in sorted(table.items()):
         print(f"{label:<26}{cause:<26}{count:>5}{'' if label == cause else '   <-- wrong'}")
+
+
+def reliability(results: list[tuple[bool, float]]) -> list[tuple[float, int, float]]:
+    """For each step of confidence its lower end, how many answers have it, and the share of them that is right."""
+    table = []
+    for low, high in ((0.0, 0.5), (0.5, 0.7), (0.7, 0.9), (0.9, 1.01)):
+        part = [right for right, confidence in results if low <= confidence < high]
+        if part:
+            table.append((low, len(part), sum(part) / len(part)))
+    return table
+
+
+def test_confidence_means_something(corpus: list[Case], rules: RuleSet) -> None:
+    """Answers of high confidence are right, on the labelled logs and on those of ours; prints the reliability table."""
+    answers = [
+        (answer.cause == case.label["root_cause"], answer.confidence)
+        for full in (True, False)
+        for case, answer in diagnose_all(corpus, rules, full=full)
+    ]
+    folder = DATA / "logs" / "failures"
+    for case in json.loads((folder / "cases.json").read_text()):
+        facts = Facts(state=case["state"], exit_code=case["exit_code"], signal=case["signal"])
+        answer = diagnose(facts, [scan_file(folder / case["log"], rules)])
+        answers.append((answer.cause == case["cause"], answer.confidence))
+    table = reliability(answers)
+    print(f"\n{'confidence from':<16}{'answers':>8}{'right':>8}")
+    for low, count, right in table:
+        print(f"{low:<16}{count:>8}{right:>8.1%}")
+    for low, _, right in table:
+        assert right >= low, "less often right than it says"
 
 
 @pytest.mark.parametrize("full", [True, False], ids=["all-facts", "state-and-exit-code"])

@@ -12,7 +12,8 @@ import pytest
 from slurmtrain.core.diagnose import Diagnosis, diagnose
 from slurmtrain.core.facts import Facts, RankExit
 from slurmtrain.core.rules import RuleSet
-from slurmtrain.logs.open_log import find_files, scan_folder
+from slurmtrain.errors import UsageError
+from slurmtrain.logs.open_log import find_files, scan_folder, scan_source
 from slurmtrain.logs.rank_names import rank_of_file, ranks_of_files
 from slurmtrain.logs.scan import scan_bytes, scan_file
 
@@ -257,3 +258,24 @@ def test_a_line_of_many_megabytes(rules: RuleSet) -> None:
     answer = diagnose(FAILED, [scan_bytes(glued, rules)])
     assert (answer.cause, answer.line) == ("cuda_oom", 2)
     assert len(answer.evidence[0].text) < 420
+
+
+def test_nothing_in_a_log_is_no_success(rules: RuleSet) -> None:
+    for text in ("", "\n \n", "\0" * 5000):
+        assert read(text, rules, Facts()).cause == "unknown"
+        assert read(text, rules, Facts(state="COMPLETED", exit_code=0)).cause == "no_failure"
+    assert read("hello\n", rules, Facts()).cause == "no_failure"
+
+
+def test_a_device_is_no_log(rules: RuleSet) -> None:
+    with pytest.raises(UsageError, match="device"):
+        scan_source("/dev/zero", rules)
+
+
+def test_a_torn_compressed_log_counts_as_far_as_it_goes(tmp_path: Path, rules: RuleSet) -> None:
+    whole = gzip.compress(("KeyError: 'x'\n" + "".join(f"line {n}\n" for n in range(50_000))).encode())
+    log = tmp_path / "log.gz"
+    log.write_bytes(whole[: len(whole) // 2])
+    found = scan_source(log, rules)
+    assert 1_000 < found.lines < 50_000
+    assert diagnose(FAILED, [found]).cause == "python_exception"

@@ -54,6 +54,41 @@ def test_a_wrong_pack_is_refused_with_a_sentence(tmp_path: Path, text: str, word
     assert "\n" not in str(caught.value).strip()
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "exit_code = 'x'", "exit_code = [1.5]", "signal = true", "min_count = 'a'", "min_count = 0", "ignore_case = 3",
+        "advice = 3", "hit = 3", "hit = [3]", "metric = {pattern='(x)', op='<', value='a'}",
+        "metric = {pattern='(x)', op='<', times=0}", "fallback = 'x'", "weight = true", "confidence = 7",
+        "retryable = 'no'", "state = [3]", "node = 7", "node = '('", "reason = 4", "kind = ['a']", "action = 3",
+    ],
+)  # fmt: skip
+def test_a_value_of_a_wrong_kind_is_refused(line: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"mine\.toml") as caught:
+        read_pack(pack(tmp_path, f"[[rule]]\nid = 'mine'\ncause = 'cuda_oom'\npattern = 'flux'\n{line}\n"), own=True)
+    assert line.split(maxsplit=1)[0] in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["a = " + "[" * 3000, "# " + "x" * (1 << 20), "[[rule]]\nid='a'\n" * 2001, "\x00"])
+def test_a_hostile_file_is_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"mine\.toml"):
+        read_pack(pack(tmp_path, text), own=True)
+
+
+def test_patterns_that_backtrack_for_ever_are_found_in_bounded_time(tmp_path: Path) -> None:
+    from slurmtrain.cli.rules import _holds, search_in_time
+
+    text = (
+        "[[rule]]\nid = 'a'\ncause = 'cuda_oom'\npattern = '^(a+)+$'\n"
+        "[[rule]]\nid = 'b'\ncause = 'cuda_oom'\npattern = 'Error (\\w+\\s?)+:$'\n"
+        f"miss = ['Error {'x' * 60}']\n"
+    )
+    found = read_pack(pack(tmp_path, text), own=True)
+    slow = {item.rule for item in find_problems([found], search_in_time) if item.kind == "slow"}
+    assert slow == {"a", "b"}
+    assert not _holds(found, found.examples[0])
+
+
 def test_a_missing_pack(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
         load_packs([tmp_path / "nothing"])
