@@ -82,3 +82,12 @@ def test_after_a_requeue_without_our_mark(case: dict[str, Any]) -> None:
     text = earlier + (FOLDER / case["log"]).read_text()
     facts = Facts(state="FAILED", exit_code=case["exit_code"], signal=case["signal"])
     assert diagnose(facts, [scan_bytes(text.encode(), _rules())]).cause == case["cause"]
+
+
+def test_settings_printed_in_front_change_nothing() -> None:
+    """Programs print their arguments and environment first; what is named there is no part of a traceback."""
+    settings = (DATA / "logs" / "noise" / "settings.log").read_bytes()
+    for case in ALL[::4]:
+        facts = Facts(state=case["state"], exit_code=case["exit_code"], signal=case["signal"])
+        answer = diagnose(facts, [scan_bytes(settings + (FOLDER / case["log"]).read_bytes(), _rules())])
+        assert answer.cause == case["cause"], (case["log"], answer.sentence)
