@@ -208,14 +208,14 @@ def test_a_slurmd_that_comes_back_in_time_ends_nothing(cluster: Cluster, store: 
 @pytest.mark.whole_cluster
 @pytest.mark.native_only
 def test_slurmctld_is_killed_while_a_decision_is_due(cluster: Cluster, store: Path) -> None:
-    run = submit(cluster, store, steady(store, 30, *crash_once(15)), nodes=2, retry={"in_place": 0, "delay_s": 0})
-    run.wait_step(5)
+    run = submit(cluster, store, steady(store, 150, *crash_once(140)), nodes=2, retry={"in_place": 0, "delay_s": 0})
+    run.wait_step(100)  # slurmctld has saved by then that the job runs; before, it would start again with a waiting job
     cluster.kill_daemon("slurmctld")
     wait_until(lambda: run.records("fault"), 30, "the training crashes meanwhile")
     time.sleep(5)
     assert not run.decisions(), "without Slurm's word nothing is decided"
     cluster.start_daemon("slurmctld")
-    finishes(run, 30)
+    finishes(run, 150)
     assert run.starts() == ["0.0", "1.0"]
     assert deciders(run) == ["agent", "agent"]
 
