@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -260,3 +261,21 @@ def test_a_rule_set_survives_json(tmp_path: Path) -> None:
 )
 def test_literals(pattern: str, words: set[str]) -> None:
     assert set(find_literals(pattern)) == words
+
+
+def test_the_rules_that_the_documentation_shows(tmp_path: Path) -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "rules.md").read_text()
+    blocks = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    rules = load_rules([pack(tmp_path, block, f"{at}.toml") for at, block in enumerate(blocks)])
+
+    def rule_of(log: str, facts: Facts = FAILED) -> tuple[str | None, str | None]:
+        answer = diagnose(facts, [scan_bytes(log.encode(), rules)], rules)
+        return answer.rule, answer.outcome
+
+    assert rule_of("E solver: no seat for feature hpc\n") == ("our-licence", None)
+    assert rule_of("x\n", Facts(state="FAILED", exit_code=43)) == ("never-again", "FailJob")
+    assert rule_of("val_acc=0.3\n" + "val_acc=0.1\n" * 20)[1] == "FailJob"
+    assert rule_of("val_acc=0.5\n" + "val_acc=0.5005\n" * 20) == ("no-better", "FailJob")
+    assert rule_of("loss 101.5\n" * 49 + "loss inf\n") == ("diverged", "FailJob")
+    machine = Facts(state="FAILED", exit_code=17, nodes=("gpu12",))
+    assert rule_of("x\n", machine) == ("bad-machines", "Ignore")
