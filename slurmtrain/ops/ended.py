@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from slurmtrain.core.events import JobSeen
 from slurmtrain.core.jobid import JobId
 from slurmtrain.core.jobstate import BaseState, JobState, StateFlag, is_terminal, parse_job_state
-from slurmtrain.core.run import Run
+from slurmtrain.core.run import Attempt, Run
 from slurmtrain.ops.fallback import read_fallback
 from slurmtrain.ops.observe import SETTLED, Observation
 from slurmtrain.slurm.client import AccountingRecord, JobRecord
 from slurmtrain.store.publish import exists
 from slurmtrain.store.rundir import RunDir
+
+_LOG_TAIL = 64 << 10  # bytes
+_CANCELLED = re.compile(
+    rb"^slurmstepd(?:-\S+)?: error: \*\*\* JOB \d+ ON \S+ CANCELLED AT \S+ (?:DUE to SIGNAL \w+ )?\*\*\*", re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +93,25 @@ def _from_files(run: RunDir, state: Run, job_id: JobId) -> Execution | None:
     last = state.last_attempt
     if last is None or last.started is None or last.started.job_id != str(job_id):
         return _from_nothing(run, job_id)
+    if _log_says_cancelled(run, job_id, last):
+        return Execution(last.started.restart_count, parse_job_state("CANCELLED"), None, last.started.nodes)
     code = _exit_code(run, state, job_id, last.started.restart_count)
     return Execution(last.started.restart_count, _state_of(code), code, last.started.nodes)
+
+
+def _log_says_cancelled(run: RunDir, job_id: JobId, attempt: Attempt) -> bool:
+    """Whether slurmstepd wrote into the job's log, after the attempt's last launch had begun, that it was cancelled.
+
+    Any other end by Slurm is named there (``DUE TO TIME LIMIT``, ``DUE TO JOB REQUEUE`` …); see docs/slurm.md.
+    """
+    launch = attempt.launches[-1].started if attempt.launches else None
+    try:
+        with run.log_file(str(job_id)).open("rb") as log:
+            start = launch.log_offset if launch is not None else 0
+            log.seek(max(start, log.seek(0, 2) - _LOG_TAIL))
+            return _CANCELLED.search(log.read()) is not None
+    except OSError:
+        return False
 
 
 def _has_started(state: Run, seen: JobSeen) -> bool:

@@ -59,9 +59,12 @@ class Care:
 
 
 def find_job(run: RunDir, state: Run) -> JobId | None:
-    """The run's newest job: of the newest submission, or of an attempt whose submission's record is missing."""
+    """The run's newest job: of the newest submission, or of an attempt whose submission's record is missing.
+
+    Where the store could not be written all the while, only the log that Slurm made for the job has its name.
+    """
     submissions = run.read_submissions()
-    text = submissions[max(submissions)] if submissions else state.job_id
+    text = submissions[max(submissions)] if submissions else state.job_id or run.find_logged_job()
     try:
         return parse_job_id(text)
     except ValueError:

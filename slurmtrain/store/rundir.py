@@ -15,6 +15,7 @@ from slurmtrain.errors import NotFoundError, StoreError
 from slurmtrain.store.publish import exists, publish_once, read_json, set_damaged_aside, to_json
 
 RUN_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
+_LOG = re.compile(r"train-([0-9]{1,18}(?:[_+][0-9]{1,9})?)\.log", re.ASCII)
 _ATTEMPT = re.compile(r"[0-9]{3,6}", re.ASCII)
 
 
@@ -125,6 +126,15 @@ class RunDir:
 
     def log_file(self, job_id: str) -> Path:
         return self.logs / f"train-{job_id}.log"
+
+    def find_logged_job(self) -> str:
+        """The id of the newest job that has a log, "" for none; never raises."""
+        try:
+            names = [path.name for path in self.logs.iterdir()]
+        except OSError:
+            return ""
+        found = [match[1] for match in map(_LOG.fullmatch, names) if match]
+        return max(found, key=lambda name: int(re.split("[_+]", name)[0]), default="")
 
     def submission(self, number: int) -> Path:
         return self.submissions / f"{number:03d}.json"

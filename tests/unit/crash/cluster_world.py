@@ -250,6 +250,8 @@ class Cluster:
     # -- the training ------------------------------------------------------------------------------------------------
 
     def popen(self, actor: Actor, argv: list[str], **kwargs: Any) -> FakePopen:
+        if not str(argv[-1]).endswith("launch.sh"):
+            raise FileNotFoundError(2, "No such file or directory", argv[0])  # nothing else is installed here
         env = kwargs.get("env") or {}
         execution = self.execution_of(actor)
         self._next_pid += 10

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import os
 import sys
 import tempfile
 import time
@@ -98,4 +99,6 @@ def all_points(worlds: Worlds, names: list[str], stride: int = 1) -> Iterator[tu
 
 
 if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":  # a seed means the same each time
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "0"})
     sys.exit(main([word for word in sys.argv[1:] if word != "-v"]))

@@ -6,6 +6,7 @@ from cluster_world import Execution, Training
 from world import World
 
 from slurmtrain.core.decision import Action, RunState
+from slurmtrain.ops.launch_exit import read_launch_exit
 
 CANCELLED_STATES = {RunState.STOPPED, RunState.TERMINATED}
 GHOST_S = 15.0
@@ -116,7 +117,8 @@ def _end_was_known(world: World, training: Training) -> bool:
         return False  # Slurm took the job away before anybody had decided: its next execution finds nothing left to do
     if not attempt.isdigit():
         return False
-    return world.run.attempt(int(attempt)).launch_exit(int(number)).exists()
+    end = read_launch_exit(world.run.attempt(int(attempt)), int(number))
+    return end is not None and abs(end.started_at - training.started) < 5.0
 
 
 def _the_end_is_right(world: World) -> list[str]:
@@ -127,7 +129,7 @@ def _the_end_is_right(world: World) -> list[str]:
     finished = [t for t in trainings(world) if t.exit_code == 0 and not t.asked and t.step >= world.options.goal]
     if state is RunState.COMPLETED and not finished:
         return ["the run is Completed without an end of the training"]
-    if finished and not wanted_stop and state is not RunState.COMPLETED:
+    if finished and not wanted_stop and state is not RunState.COMPLETED and _end_was_known(world, finished[0]):
         return [f"the training finished, but the run is {state.value}: {world.state.last_decision}"]
     found = []
     if finished:

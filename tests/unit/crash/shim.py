@@ -131,7 +131,7 @@ class Machine:
 
     def _tell(self, actor: Actor, name: str, path: str, answer: Any) -> Any:
         if name == "listdir":
-            return [entry for entry in answer if self._is_visible(actor, f"{path}/{entry}")]
+            return [entry for entry in sorted(answer) if self._is_visible(actor, f"{path}/{entry}")]
         if name == "open":
             self._fds[answer] = path
         if name == "link" and self._chance(self.faults.link_lies):

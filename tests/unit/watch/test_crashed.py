@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from test_recover import World
+from test_recover import SEGFAULT, World
 
 from slurmtrain.core import events as ev
 from slurmtrain.core.decision import Action, RunState
@@ -172,3 +172,32 @@ def test_a_watcher_that_died_after_its_claim_leaves_a_whole_story(world: World) 
     world.look()
     assert world.decisions == ["requeue"]
     assert any(isinstance(event, AttemptStarted) for event in read_journal(world.run.journal))
+
+
+def test_a_job_of_which_only_the_log_tells_is_found(world: World) -> None:
+    """The store was full while it was submitted and while it ran."""
+    world.slurm.advance(5)
+    world.run.log_file(str(world.job)).write_text(SEGFAULT)
+    world.slurm.finish(world.job, 139)
+    world.run.submission(0).rename(world.run.submission(0).with_suffix(".pending"))
+    for path in world.run.journal.iterdir():
+        path.unlink()
+    world.slurm.advance(3)
+    world.look()
+    assert world.decisions == ["requeue"]
+    assert world.state() == "PENDING"
+
+
+def test_a_cancel_after_the_launch_had_failed_by_itself_is_believed_too(tmp_path: Path) -> None:
+    """The launch's own end says why it failed; the line behind it says that the job was cancelled."""
+    world = World(tmp_path, accounting=False)
+    world.start()
+    size = world.run.log_file(str(world.job)).stat().st_size
+    world.journal.append(ev.LaunchEnded(at=1, who="agent", attempt=0, launch=0, exit_code=139, log_end=size))
+    with world.run.log_file(str(world.job)).open("a") as log:
+        log.write("slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2026-11-29T17:11:58 ***\n")
+    world.slurm.cancel(world.job)
+    world.slurm.advance(400)
+    world.look()
+    assert world.run_state is RunState.STOPPED
+    assert sorted(world.run.read_submissions()) == [0]
