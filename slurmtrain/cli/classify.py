@@ -66,6 +66,8 @@ def command(
             print_json(_to_json(group[0], answer))
         else:
             _print_answer(group[0], answer)
+            if answer.cause == "unknown":
+                _print_unexplained(group[0], findings)
 
 
 def _scan(log: str, rules: RuleSet) -> list[Findings]:
@@ -185,6 +187,21 @@ def _print_answer(log: str, answer: Diagnosis) -> None:
         print_text(f"  note: {clean(note)}")
     if answer.cause != "no_failure":
         print_text(f"  {clean(answer.advice)}")
+
+
+def _print_unexplained(log: str, findings: list[Findings]) -> None:
+    """Where to look, and how the next such log is recognised."""
+    from slurmtrain.core.diagnosis.unexplained import find_unexplained
+
+    found = find_unexplained(findings)
+    for name, number, text in found:
+        print_text(
+            f"  no rule explains {clean(f'line {number}' if name == log else f'{name}:{number}')}: {clean(text)}"
+        )
+    if found:
+        print_text(
+            "  A rule of your own has id, cause, pattern, hit and miss; `slurmtrain rules test` tries it (docs/rules.md)."
+        )
 
 
 def _retry_words(answer: Diagnosis) -> str:
