@@ -200,7 +200,7 @@ def _print_unexplained(log: str, findings: list[Findings]) -> None:
         )
     if found:
         print_text(
-            "  A rule of your own has id, cause, pattern, hit and miss; `slurmtrain rules test` tries it (docs/rules.md)."
+            "  A rule of your own knows them next time; `slurmtrain rules test` tries it (docs/rules.md)."
         )
 
 
