@@ -27,6 +27,7 @@ from slurmtrain.core.policy import Ending, decide
 from slurmtrain.core.spec import Spec
 from slurmtrain.errors import StoreError
 from slurmtrain.logs.step import read_step
+from slurmtrain.ops.breaker import with_breaker
 from slurmtrain.ops.judge import LogRange, decide_ending, diagnose_log
 from slurmtrain.ops.launch_exit import LaunchExit, read_launch_exit, write_launch_exit
 from slurmtrain.ops.requeued import read_srun_words
@@ -120,14 +121,13 @@ def judge_launch(job: JobContext, end: LaunchEnd, slurm: SlurmClient, record: Re
     ours = seen is not None and is_ours(seen, job.restart_count)
     reason = _stop_reason(job, end, seen, ours=ours)
     done, newest = job.run.is_done(), find_newest(job.run.path, spec.checkpoint)
-    heartbeat = job.run.attempt(record.attempt).launch(launch.number) / "heartbeat"
     record.launch_ended(
         launch.number,
         exit_code=end.own_code,
         duration_s=ended_at - launch.started_at,
         stop_reason=reason,
         progress=newest.step if newest else None,
-        step=read_step(log.path, log.start, log.end, heartbeat),
+        step=read_step(log.path, log.start, log.end, _heartbeat(job, record, launch)),
         done=done,
         rank_exits=list(end.rank_exits),
         log_end=log.end or 0,
@@ -152,7 +152,12 @@ def judge_launch(job: JobContext, end: LaunchEnd, slurm: SlurmClient, record: Re
         done=done,
         resumed_from=str(end.resumed_from) if end.resumed_from else None,
     )
-    return _announce(_not_in_place(decision, end, seen, spec))
+    return _announce(with_breaker(job.run, spec, _not_in_place(decision, end, seen, spec), time.time()))
+
+
+def _heartbeat(job: JobContext, record: Record, launch: LaunchProcess) -> Path:
+    """The file in which the training may tell its step (``SLURMTRAIN_HEARTBEAT``)."""
+    return job.run.attempt(record.attempt).launch(launch.number) / "heartbeat"
 
 
 def _announce(decision: Decision) -> Decision:

@@ -138,6 +138,7 @@ class _Screen:
         text += f": {decision.reason}" if decision.reason else ""
         details = [f"without {', '.join(decision.exclude)}"] if decision.exclude else []
         details += [f"after {decision.delay_s} s"] if decision.delay_s else []
+        details += [f"waits for {decision.waits_for}, `slurmtrain release` lets it start"] if decision.waits_for else []
         details += ["the newest checkpoint is set aside"] if decision.rollback else []
         return [text + (f" [{'; '.join(details)}]" if details else "")]
 

@@ -19,7 +19,8 @@ Examples:
 @dry_run_option
 @store_option
 def command(run: str, exclude: str, dry_run: bool, store: str | None) -> None:
-    """Let a held run go on: a new job of the same run. A job that Slurm itself holds is released.
+    """Let a held run go on: a new job of the same run. A job that Slurm itself holds is released; one that waits for
+    its retry starts now.
 
     A run that is not held is left as it is.
     """

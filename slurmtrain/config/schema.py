@@ -76,6 +76,8 @@ SCHEMA: Group = {
         "delay_s": p.seconds(0, 7 * 86400),
         "exclude_nodes": p.boolean,
         "exclude_for_s": p.seconds(0, 365 * 86400),
+        "breaker_runs": p.integer(0, 10_000),
+        "breaker_s": p.seconds(1, 86400),
         "max_gpu_hours": retry.hours,
         "deadline": retry.deadline,
         "causes": retry.causes,

@@ -67,20 +67,20 @@ def retry_hours(run: Run, resources: Resources) -> float:
 
 
 def _seconds_of_retries(run: Run) -> Iterator[float]:
-    failed = False
+    failed_before = False
     for attempt in run.attempts:
         begun = attempt.started.at if attempt.started else None
         for launch in attempt.launches:
             ended = _end_of(attempt, launch)
-            if _is_lost(attempt, launch):
-                if failed and begun is not None and ended is not None:
-                    yield max(0.0, ended - begun)
-                failed = True
+            failed = _has_failed(attempt, launch)
+            if failed_before and failed and not _left_more(launch) and begun is not None and ended is not None:
+                yield max(0.0, ended - begun)
+            failed_before = failed_before or failed
             begun = ended if ended is not None else begun
         if not attempt.launches and attempt.diagnosis is not None:
-            if failed and begun is not None and attempt.ended is not None:
+            if failed_before and begun is not None and attempt.ended is not None:
                 yield max(0.0, attempt.ended.at - begun)
-            failed = True
+            failed_before = True
 
 
 def _end_of(attempt: Attempt, launch: Launch) -> float | None:
@@ -89,15 +89,17 @@ def _end_of(attempt: Attempt, launch: Launch) -> float | None:
     return attempt.ended.at if attempt.ended is not None else None
 
 
-def _is_lost(attempt: Attempt, launch: Launch) -> bool:
-    """It failed, and no checkpoint is newer than the one it began with."""
+def _has_failed(attempt: Attempt, launch: Launch) -> bool:
     if launch.ended is None:
         return launch is attempt.launches[-1] and attempt.diagnosis is not None
-    if launch.diagnosis is None or launch.ended.stop_reason is not None:
-        return False
+    return launch.diagnosis is not None and launch.ended.stop_reason is None
+
+
+def _left_more(launch: Launch) -> bool:
+    """A checkpoint newer than the one it began with."""
     before = launch.started.progress if launch.started else None
-    after = launch.ended.progress
-    return after is None or (before is not None and after <= before)
+    after = launch.ended.progress if launch.ended else None
+    return after is not None and (before is None or after > before)
 
 
 def deadline_at(text: str | None, run: Run) -> float | None:

@@ -46,7 +46,7 @@ class Decision:
     """What is to be done, and why, in a sentence for a person.
 
     ``state`` is where the run stands once this is decided. ``exclude`` are nodes to keep out of the next attempt,
-    ``delay_s`` how long to wait before the retry, ``rollback`` that the newest checkpoint is to be set aside first.
+    ``delay_s`` how long to wait, ``rollback`` that the newest checkpoint is to be set aside first.
     """
 
     action: Action
@@ -57,6 +57,7 @@ class Decision:
     exclude: tuple[str, ...] = ()
     delay_s: int = 0
     rollback: bool = False
+    waits_for: str = ""  # another run, which failed alike and tries first
 
 
 def decision_to_dict(decision: Decision) -> dict[str, Any]:
@@ -69,6 +70,7 @@ def decision_to_dict(decision: Decision) -> dict[str, Any]:
         "exclude": list(decision.exclude),
         "delay_s": decision.delay_s,
         "rollback": decision.rollback,
+        **({"waits_for": decision.waits_for} if decision.waits_for else {}),
     }
 
 
@@ -84,6 +86,7 @@ def decision_from_dict(data: Mapping[str, Any]) -> Decision:
             exclude=tuple(str(node) for node in data.get("exclude", ())),
             delay_s=int(data.get("delay_s", 0)),
             rollback=bool(data.get("rollback", False)),
+            waits_for=str(data.get("waits_for", "")),
         )
     except (KeyError, TypeError) as exc:
         raise ValueError(f"not a decision: {exc}") from exc

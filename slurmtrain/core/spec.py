@@ -106,6 +106,8 @@ class Retry:
     delay_s: int = 30  # from the second retry of one cause on
     exclude_nodes: bool = True  # keep a suspect node out of the next attempt
     exclude_for_s: int = 86400  # how long a suspect node stays out
+    breaker_runs: int = 5  # so many runs that fail alike by nodes or network wait for one of them; 0: never
+    breaker_s: int = 600  # within this time, and for so long at most
     max_gpu_hours: float | None = None  # that retries may cost; node hours for a job without GPUs
     deadline: str | None = None  # no retry after it: "72h" since submission, or a date with its zone
     causes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # other ceilings for single causes

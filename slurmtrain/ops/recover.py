@@ -20,6 +20,7 @@ from slurmtrain.core.run import Run, advance, find_attempt
 from slurmtrain.core.waiting import is_held_for_good
 from slurmtrain.errors import SlurmtrainError
 from slurmtrain.ops.act import requeue_from_outside, start_soon
+from slurmtrain.ops.breaker import probe_is_well, with_breaker
 from slurmtrain.ops.claim import claim_attempt, find_claimed
 from slurmtrain.ops.decided import build_decided, publish_decision
 from slurmtrain.ops.ended import Execution, find_execution_end
@@ -133,10 +134,16 @@ def _waits_for_slurms_delay(care: Care, record: JobRecord) -> bool:
     left = record.begin_time - now
     if -_MISSED < left < _SOON:
         return False  # it is about to start by itself
-    if left > care.slurm.capabilities().requeue_delay + _START_SLACK:
+    waits = care.state.last_decision is not None and care.state.last_decision.waits_for
+    if not waits and left > care.slurm.capabilities().requeue_delay + _START_SLACK:
         return False  # somebody else wants it later than Slurm does
     last = care.state.last_attempt
     wanted = last.decision.delay_s if last and last.decision else 0
+    if last and last.decision and last.decision.waits_for:
+        store = care.run.path.parent.parent
+        return probe_is_well(store, last.decision, time.time()) or now - (record.submit_time or now) >= timedelta(
+            seconds=wanted
+        )
     return now - (record.submit_time or now) >= timedelta(seconds=wanted)
 
 
@@ -224,7 +231,7 @@ def _judge(care: Care, attempt: AttemptDir, execution: Execution) -> tuple[Decis
     if _trained_nothing(care, attempt, execution):
         word, code = "UNKNOWN", None
     judged = judge_ended_attempt(care.run, care.plan.spec, attempt, execution.row, care.state, word, code)
-    return judged.decision, judged.events
+    return with_breaker(care.run, care.plan.spec, judged.decision, time.time()), judged.events
 
 
 def _trained_nothing(care: Care, attempt: AttemptDir, execution: Execution) -> bool:

@@ -7,6 +7,7 @@ import os
 import socket
 import time
 from dataclasses import dataclass
+from datetime import datetime, timezone
 
 from slurmtrain.core.decision import Action, Decision, RunState
 from slurmtrain.core.events import Acted, Released, SubmissionUncertain
@@ -45,6 +46,7 @@ class ReleasePlan:
     new_job: bool
     record: JobRecord | None
     sentence: str
+    now: bool = False  # it is not held, its start lies ahead
 
 
 def plan_release(view: RunView, slurm: SlurmClient) -> ReleasePlan:
@@ -63,6 +65,8 @@ def plan_release(view: RunView, slurm: SlurmClient) -> ReleasePlan:
     if problem:
         raise SlurmUnavailableError(problem)
     record = sights[run.run_id].record if run.run_id in sights else None
+    if record is not None and is_waiting(record.state) and _delayed(view, record):
+        return ReleasePlan(False, record, f"start job {record.job_id} now, which waits for its retry", now=True)
     if record is None or not is_waiting(record.state) or explain_waiting(record.reason).helps is True:
         return ReleasePlan(False, None, f"nothing to do: {run.run_id} is not held, it is {state.state.value}")
     if is_held_for_good(record.reason):
@@ -70,6 +74,12 @@ def plan_release(view: RunView, slurm: SlurmClient) -> ReleasePlan:
     if "held" in record.reason.lower():
         return ReleasePlan(False, record, f"release job {record.job_id}, which Slurm holds")
     return ReleasePlan(False, None, f"nothing to do: job {record.job_id} waits ({record.reason}) and is not held")
+
+
+def _delayed(view: RunView, record: JobRecord) -> bool:
+    """Our own delay, or the wait for another run."""
+    decision = view.state.last_decision
+    return record.reason == "BeginTime" and decision is not None and decision.delay_s > 0
 
 
 def release_run(run: RunDir, slurm: SlurmClient, by: str, exclude: str = "") -> str:
@@ -81,8 +91,11 @@ def release_run(run: RunDir, slurm: SlurmClient, by: str, exclude: str = "") -> 
         return _submit_anew(view, plan, slurm, journal, by, exclude)
     if plan.record is None:
         return plan.sentence
-    slurm.release(plan.record.job_id)
-    detail = f"{by} released job {plan.record.job_id}, which Slurm held"
+    if plan.now:
+        slurm.update_pending(plan.record.job_id, start_at=datetime.now(timezone.utc))
+    else:
+        slurm.release(plan.record.job_id)
+    detail = f"{by} released job {plan.record.job_id}, which {'waited' if plan.now else 'Slurm held'}"
     journal.append(
         Acted(
             at=time.time(),

@@ -251,7 +251,8 @@ def _reason(view: RunView, state: Run, sight: Sight, waiting: Waiting | None) ->
             return f"stopped by {asked.by}" + (f": {asked.reason}" if asked.reason else "")
         return decision.reason if decision else str(state.history[-1].why) if state.history else ""
     if waiting is not None and sight.record is not None:
-        return _waiting_sentence(waiting, sight.record, view.run.run_id)
+        words = _waiting_sentence(waiting, sight.record, view.run.run_id)
+        return f"{decision.reason}; {words}" if decision and decision.waits_for and _delayed(waiting) else words
     if sight.record is not None and (words := _odd_state(state, sight.record)):
         return words
     if sight.asked and sight.record is None:
@@ -259,6 +260,10 @@ def _reason(view: RunView, state: Run, sight: Sight, waiting: Waiting | None) ->
     if state.uncertain:
         return state.uncertain
     return _busy(view, state)
+
+
+def _delayed(waiting: Waiting) -> bool:
+    return waiting.reason.startswith("BeginTime")
 
 
 def _waiting_sentence(waiting: Waiting, record: JobRecord, run_id: str) -> str:

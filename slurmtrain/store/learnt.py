@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import stat
 from pathlib import Path
 
 from slurmtrain.errors import StoreError
@@ -36,6 +37,9 @@ def add_clean_up(store: Path, cluster: str, partition: str, seconds: float, now:
 
 
 def _read(path: Path) -> list[tuple[float, float]]:
+    with contextlib.suppress(OSError):
+        if not stat.S_ISREG(path.lstat().st_mode):
+            return []
     data = read_json(path) or {}
     seconds, at = data.get("seconds"), data.get("at")
     if not isinstance(seconds, list) or not isinstance(at, list):

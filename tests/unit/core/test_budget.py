@@ -67,6 +67,7 @@ FAIL = {"cause": "nccl_timeout"}
         ([FAIL, FAIL, FAIL], 16),
         ([FAIL, {**FAIL, "before": 10, "after": 20}, FAIL], 8),  # progress is work
         ([FAIL, {**FAIL, "before": 10, "after": 10}], 8),
+        ([{**FAIL, "after": 10}, {**FAIL, "before": 10, "after": 10}], 8),  # the first failed, whatever it had left
         ([FAIL, {"stop": "time_limit"}], 0),
         ([{"stop": "preempted"}, FAIL], 0),
     ],
