@@ -199,9 +199,7 @@ def _print_unexplained(log: str, findings: list[Findings]) -> None:
             f"  no rule explains {clean(f'line {number}' if name == log else f'{name}:{number}')}: {clean(text)}"
         )
     if found:
-        print_text(
-            "  A rule of your own knows them next time; `slurmtrain rules test` tries it (docs/rules.md)."
-        )
+        print_text("  A rule of your own knows them next time; `slurmtrain rules test` tries it (docs/rules.md).")
 
 
 def _retry_words(answer: Diagnosis) -> str:
