@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import reduce
 
-from slurmtrain.core.decision import Action, Decision, RunState, decision_from_dict
+from slurmtrain.core.decision import ENDED_STATES, Action, Decision, RunState, decision_from_dict
 from slurmtrain.core.events import Acted, AttemptEnded, AttemptStarted, Event, JobSeen
 from slurmtrain.core.jobid import JobId, parse_job_id
 from slurmtrain.core.jobstate import BaseState, is_waiting
@@ -275,7 +275,8 @@ def _finish(care: Care, attempt: AttemptDir, execution: Execution, record: dict[
         return []
     known = find_attempt(care.state, attempt.number)
     written: list[Event] = []
-    if known is None or known.decision is None:
+    lost = decision.state in ENDED_STATES and not care.state.ended  # in the journal, but sorted before what it ended
+    if known is None or known.decision is None or lost:
         decided = build_decided(attempt.number, decision, str(record.get("decided_by", "agent")))
         care.journal.append(decided)
         written.append(decided)

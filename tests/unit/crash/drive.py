@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import io
 import os
@@ -23,8 +24,8 @@ ROLES = ("agent", "watcher", "user")
 VERDICTS = (Verdict("kill"), Verdict("pause", 45.0), Verdict("pause", 400.0))
 
 
-def run_scenario(worlds: Worlds, name: str, policy: AtPoint | None = None) -> tuple[World, list[str]]:
-    options = SCENARIOS[name]()
+def run_scenario(worlds: Worlds, name: str, policy: AtPoint | None = None, seed: int = 0) -> tuple[World, list[str]]:
+    options = dataclasses.replace(SCENARIOS[name](), seed=seed)
     world = worlds.make(options)
     if policy is not None:
         world.stage.policy = policy

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -95,11 +96,12 @@ def test_acting_without_looking_first_is_found(worlds: Worlds, monkeypatch: pyte
     def at_once(care: Any, attempt: Any, decision: Any) -> list[Any]:
         with contextlib.suppress(SlurmtrainError):
             if decision.action is Action.REQUEUE:
+                time.sleep(25)  # by now its look is old
                 care.slurm.requeue(care.job_id, only_running=False)
         return []
 
     monkeypatch.setattr(recover, "_carry_out", at_once)
-    assert found_within(worlds, paused_watchers(worlds))
+    assert found_within(worlds, (run_scenario(worlds, "script killed", seed=seed) for seed in range(20)))
 
 
 def test_publishing_without_exclusion_is_found(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
