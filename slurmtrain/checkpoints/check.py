@@ -123,7 +123,7 @@ def _check_part(part: Entry, reading: Reading) -> bool:
     if part.size > 0:
         plain.check_plain(part, reading)
     if form is None or form.name == "json":
-        if part.size == 0 and part.path.suffix in {".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".h5", ".msgpack"}:
+        if part.size == 0 and part.path.suffix in plain.TENSOR_SUFFIXES:
             raise Incomplete(f"{part.path.name} is empty")
         _refuse_damaged_head(part)
         return False

@@ -11,6 +11,7 @@ from pathlib import Path
 from slurmtrain.checkpoints import tensorflow
 from slurmtrain.checkpoints.apart import check_apart
 from slurmtrain.checkpoints.model import BROKEN, RESUMABLE, Health, Verdict
+from slurmtrain.checkpoints.plain import TENSOR_SUFFIXES
 from slurmtrain.checkpoints.pointers import repoint
 from slurmtrain.core.spec import Checkpoint
 from slurmtrain.errors import StoreError
@@ -62,6 +63,8 @@ def checkpoint_dir(run_dir: Path, checkpoint: Checkpoint) -> Path:
 def find_all(run_dir: Path, checkpoint: Checkpoint) -> list[Found]:
     """Every checkpoint, the newest first: by step, those without a number by the time of writing. Never raises."""
     found = list(_candidates(checkpoint_dir(run_dir, checkpoint), checkpoint.pattern))
+    if checkpoint.marker:
+        found = [one for one in found if not one.path.name.endswith(checkpoint.marker)]
     numbered = sorted((c for c in found if c.step is not None), key=lambda c: (c.step or 0, c.modified), reverse=True)
     for other in sorted((c for c in found if c.step is None), key=lambda c: c.modified):
         place = next((i for i, c in enumerate(numbered) if c.modified <= other.modified), len(numbered))
@@ -85,6 +88,8 @@ def choose(run_dir: Path, checkpoint: Checkpoint, *, deep: bool = False) -> Choi
         if not checkpoint.check:
             return Choice(found, None)
         verdict = check_apart(found.path, deep=deep, marker=checkpoint.marker, parts=found.parts)
+        if verdict.health is Health.UNREADABLE:  # a file system's hiccup must not cost hours of training
+            verdict = check_apart(found.path, deep=deep, marker=checkpoint.marker, parts=found.parts)
         if verdict.health in RESUMABLE:
             return Choice(found, verdict, tuple(passed))
         passed.append((found, verdict))
@@ -97,13 +102,12 @@ def choose(run_dir: Path, checkpoint: Checkpoint, *, deep: bool = False) -> Choi
 def set_aside_broken(choice: Choice) -> list[tuple[Path, str]]:
     """Rename what is broken and newer than the choice; (new path, why). Nobody of the run may be writing.
 
-    Pointers such as DeepSpeed's ``latest`` then name the choice.
-
-    What cannot be read or renamed stays where it is.
+    Empty files of no known kind are left alone, for they may be somebody's marks; what cannot be read or renamed stays
+    where it is. Pointers such as DeepSpeed's ``latest`` then name the choice.
     """
     moved = []
     for found, verdict in choice.passed_over:
-        if verdict.health in BROKEN:
+        if verdict.health in BROKEN and (verdict.format != "plain" or found.path.suffix in TENSOR_SUFFIXES):
             try:
                 moved.append((set_aside(found.path, choice.newest), verdict.detail))
             except StoreError:

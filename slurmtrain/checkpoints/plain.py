@@ -6,6 +6,9 @@ import json
 
 from slurmtrain.checkpoints.model import Corrupt, Entry, Incomplete, Reading
 
+TENSOR_SUFFIXES = frozenset(
+    {".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".npz", ".npy", ".h5", ".hdf5", ".keras", ".pkl", ".msgpack"}
+)  # files that hold something, or are broken
 _MAX_JSON = 64 << 20
 _BLOCK = 4096
 _MAGICS = (b"PK\x03\x04", b"\x89HDF\r\n\x1a\n", b"\x93NUMPY\x01\x00", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.")

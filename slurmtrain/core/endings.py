@@ -177,7 +177,7 @@ ROWS: tuple[Row, ...] = (
         "the run is Stopped", f"{_HANDS}::test_cancelled_in_the_queue"),
     Row("cancelled-completing", _HAND, "`scancel` while a requeue completes, or at any other moment", "anything",
         "COMPLETING", Owner.NOBODY, "the job stays cancelled",
-        "test_cancel.py::test_scancel_at_100_random_moments_stays_cancelled"),
+        "test_cancel.py::test_scancel_at_random_moments_stays_cancelled"),
     Row("second-job", _HAND, "the batch script is submitted a second time by hand", "the first job", "RUNNING",
         Owner.AGENT, "the second job ends itself at its gate", f"{_HANDS}::test_a_second_job_of_the_run_ends_itself"),
     Row("deadline", _OVER, "`--deadline` passes while the job waits", "nothing", "DEADLINE", Owner.WATCHER,

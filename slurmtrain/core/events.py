@@ -191,6 +191,7 @@ class AttemptEnded(Event):
     exit_code: int | None = None
     signal: int | None = None
     cancelled_by: int | None = None
+    progress: int | None = None  # step of the newest checkpoint then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -232,7 +232,15 @@ def failures(run: Run) -> Iterator[Failure]:
             step = launch.ended.step if launch.ended else None
             best = max((s for s in (best, step) if s is not None), default=None)
         if attempt.diagnosis is not None:
-            yield _failure(attempt.diagnosis, progressed=False, decision=attempt.decision)
+            yield _failure(attempt.diagnosis, progressed=_came_further(attempt), decision=attempt.decision)
+
+
+def _came_further(attempt: Attempt) -> bool:
+    """Whether an attempt whose end was seen from outside left a newer checkpoint than its last launch began with."""
+    after = attempt.ended.progress if attempt.ended else None
+    launch = attempt.launches[-1] if attempt.launches else None
+    before = launch.started.progress if launch and launch.started else None
+    return launch is not None and after is not None and (before is None or after > before)
 
 
 def _failure_of_launch(attempt: Attempt, launch: Launch, best: int | None) -> Failure | None:

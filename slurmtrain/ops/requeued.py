@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from slurmtrain.checkpoints.find import find_newest
 from slurmtrain.core import events as ev
 from slurmtrain.core.components import task_offsets
 from slurmtrain.core.decision import Action, Decision, RunState
@@ -62,7 +63,7 @@ def judge_requeued_attempt(
     record = find_execution(run, attempt, slurm)
     word = _requeue_word(record)
     state, found = _with_unrecorded_end(fold(read_journal(run.journal)), attempt, word, who)
-    ended = _ended_event(attempt, record, word, who, None)
+    ended = _ended_event(run, spec, attempt, record, word, who)
     launch = _last_launch(state, attempt)
     if word in {"PREEMPTED", "NODE_FAIL"} or launch is None or not _failed_for_good(launch):
         judged = _judge_by_word(state, spec, attempt, word, ended)
@@ -114,7 +115,8 @@ def judge_ended_attempt(
     who: str = "watcher",
 ) -> Judged:
     """For an attempt whose script is dead: facts of Slurm and the last launch's log, then the ladder."""
-    ended = _ended_event(attempt, record, word or (str(record.state) if record else ""), who, exit_code)
+    word = word or (str(record.state) if record else "")
+    ended = _ended_event(run, spec, attempt, record, word, who, exit_code)
     state, left = _with_unrecorded_end(state, attempt, ended.state, who)
     launch = _last_launch(state, attempt)
     log = launch_log(run, attempt, state, launch)
@@ -219,9 +221,11 @@ def _last_launch(state: Run, attempt: AttemptDir) -> Launch | None:
 
 
 def _ended_event(
-    attempt: AttemptDir, record: AccountingRecord | None, word: str, who: str, exit_code: int | None
-) -> ev.AttemptEnded:
+    run: RunDir, spec: Spec, attempt: AttemptDir, record: AccountingRecord | None, word: str, who: str,
+    exit_code: int | None = None,
+) -> ev.AttemptEnded:  # fmt: skip
     owner = attempt.read_owner() or {}
+    newest = find_newest(run.path, spec.checkpoint)
     return ev.AttemptEnded(
         at=time.time(),
         who=who,
@@ -232,6 +236,7 @@ def _ended_event(
         exit_code=record.exit_code if record else exit_code,
         signal=record.signal if record else None,
         cancelled_by=record.cancelled_by if record else None,
+        progress=newest.step if newest else None,
     )
 
 

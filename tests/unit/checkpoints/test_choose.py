@@ -71,6 +71,17 @@ def test_where_all_look_broken_the_check_is_in_doubt(run: RunDir) -> None:
     assert names(folder) == ["step-000010.pt", "step-000020.pt", "step-000030.pt"]
 
 
+def test_a_persons_empty_marks_are_passed_over_and_left_alone(run: RunDir) -> None:
+    folder = save(run, 10, 20)
+    (folder / "step-000020.done").touch()
+    (folder / "step-000030").mkdir()
+    found = choose_checkpoint(run, Checkpoint())
+    assert found is not None
+    assert found.path.name == "step-000020.pt"
+    assert names(folder) == ["step-000010.pt", "step-000020.done", "step-000020.pt", "step-000030"]
+    assert find_all(run.path, Checkpoint(marker=".done"))[1].path.name == "step-000020.pt"
+
+
 def test_the_check_can_be_switched_off(run: RunDir) -> None:
     save(run, 10, 20, cut=(20,))
     choice = choose(run.path, Checkpoint(check=False))

@@ -51,6 +51,18 @@ class Story:
         ]
         return self
 
+    def lose(self, cause: str, *, before: int | None = None, after: int | None = None) -> Story:
+        """The launch's end was seen by nobody: the node was lost, the script killed."""
+        self.launch += 1
+        where = {"attempt": self.attempt, "launch": self.launch}
+        self.events += [
+            ev.LaunchStarted(at=2, who="agent", progress=before, **where),
+            ev.AttemptEnded(at=3, who="gate", attempt=self.attempt, job_id="7", state="NODE_FAIL", progress=after),
+            ev.Diagnosed(at=3, who="gate", attempt=self.attempt, diagnosis={"cause": cause}),
+        ]
+        self.launch = -1
+        return self
+
     def decided(self, decision: Decision) -> Story:
         self.events.append(
             ev.Decided(at=4, who="agent", attempt=self.attempt, launch=self.launch, decision=decision_to_dict(decision))
@@ -143,6 +155,17 @@ def test_progress_starts_at_the_first_rung_again() -> None:
     story = Story().start_attempt().fail("nccl_timeout", before=None, after=100)
     story.decided(decide(story.run, ending("nccl_timeout"), RETRY)).fail("nccl_timeout", before=100, after=200)
     assert decide(story.run, ending("nccl_timeout"), RETRY).action is Action.RESTART_IN_PLACE
+
+
+@pytest.mark.parametrize(("after", "action"), [(200, Action.REQUEUE), (100, Action.HOLD), (None, Action.HOLD)])
+def test_a_second_lost_node_is_no_reason_to_stop_where_the_run_had_come_further(
+    after: int | None, action: Action
+) -> None:
+    story = Story().start_attempt().lose("node_fail", before=None, after=100)
+    retry = dataclasses.replace(RETRY, infrastructure=3)
+    story.decided(decide(story.run, ending("node_fail", script_alive=False), retry))
+    story.start_attempt().lose("node_fail", before=100, after=after)
+    assert decide(story.run, ending("node_fail", script_alive=False), retry).action is action
 
 
 def test_another_cause_starts_at_its_first_rung() -> None:
