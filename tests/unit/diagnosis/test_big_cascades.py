@@ -12,6 +12,8 @@ from slurmtrain.core.facts import Facts
 from slurmtrain.core.rules import RuleSet
 from slurmtrain.logs.scan import scan_bytes
 
+pytestmark = pytest.mark.one_python
+
 FAILED = Facts(state="FAILED", exit_code=1)
 Victim = Callable[[int], list[str]]
 

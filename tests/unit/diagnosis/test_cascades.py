@@ -18,6 +18,8 @@ from slurmtrain.plugins.rulepacks import load_rules
 
 from .conftest import DATA
 
+pytestmark = pytest.mark.one_python
+
 FOLDER = DATA / "logs" / "failures"
 OUTSIDE = re.compile(r"^(?:srun|slurmstepd|sbatch|salloc|slurmd|\[epilog\]|kernel:|/var/spool|--+$|=+$)")
 ABOUT_SLURM = {"scheduler", "none"}

@@ -11,6 +11,8 @@ from slurmtrain.core.facts import Facts
 from slurmtrain.core.rules import RuleSet
 from slurmtrain.logs.scan import scan_bytes
 
+pytestmark = pytest.mark.one_python
+
 ROOTS = {
     "gpu_ecc": "RuntimeError: CUDA error: uncorrectable ECC error encountered",
     "gpu_nvlink": "RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution",

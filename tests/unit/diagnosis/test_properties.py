@@ -17,6 +17,8 @@ from slurmtrain.plugins.rulepacks import load_rules
 
 from .conftest import Case, corpus_cases
 
+pytestmark = pytest.mark.one_python
+
 CASES = [case for case in corpus_cases() if case.label["root_cause"] != "no_failure"]
 LAUNCHER = re.compile(r"^(?:srun|slurmstepd|sbatch|salloc)")
 # The neighbourhood of several ranks is what these labels are about: prefixing every line with one rank changes them.
