@@ -42,7 +42,7 @@ _LOSS = re.compile(
 def is_progress(body: str) -> bool:
     """Whether the line (without prefixes) reports a step of a training: a counter and a value, or a progress bar."""
     head = body[:2000]
-    if _BAD.search(head):
+    if _BAD.search(head) or head.startswith("{'train_runtime'"):  # the latter is the end of a training
         return False
     if _BAR.search(head):
         return _BYTES_BAR.search(head) is None

@@ -86,11 +86,13 @@ def _observed(item: Finding | None, victims: Iterable[int]) -> Culprit | None:
 
 
 def observed_first(evidence: Evidence) -> Finding | None:
-    """The first failure of torchrun's summaries; of several nodes' summaries the earliest that no SIGTERM explains.
+    """The first failure of torchrun's summaries (of several nodes' the earliest that no SIGTERM explains) or of spawn.
 
     On the other nodes the agent ends its own ranks by SIGTERM and calls that the root cause.
     """
     listed = [item for item in evidence.launcher if item.rule == "torchrun-failed-rank"]
+    if not listed and not evidence.multi_node:
+        return next((item for item in evidence.launcher if item.rule == "spawn-failed-process"), None)
     roots = [item for item in listed if "root" in item.values] or _last_of_each(listed)
     free = [item for item in roots if _code(item) != -15] or [item for item in listed if _code(item) != -15]
     if not free:

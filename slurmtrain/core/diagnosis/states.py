@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slurmtrain.core.causes import CAUSES
-from slurmtrain.core.diagnosis.select import PROOF, ROOT, SYMPTOM, Evidence, choose
+from slurmtrain.core.diagnosis.select import PROOF, ROOT, STRONG_SYMPTOM, SYMPTOM, Evidence, choose
 from slurmtrain.core.facts import Facts
 from slurmtrain.core.findings import Finding
 from slurmtrain.core.rules import Rule
@@ -132,9 +132,14 @@ def _last_output(evidence: Evidence) -> Finding | None:
     return Finding("last-output", None, "stop", 0, number, text, shown_line=number, shown_text=text, file=last.name)
 
 
+def _may_have_stalled(item: Finding) -> bool:
+    """Whether the run may have hung from then on: a mere symptom after which its writer took another step did not."""
+    return item.cause != "user_cancelled" and (item.weight >= STRONG_SYMPTOM or item.after_own == 0)
+
+
 def _timeout(facts: Facts, evidence: Evidence) -> Verdict:
     stop = _find(evidence, "time_limit")
-    found = choose([item for item in _before_stop(evidence) if item.cause != "user_cancelled"])
+    found = choose([item for item in _before_stop(evidence) if _may_have_stalled(item)])
     if found is not None and found.weight >= SYMPTOM and found.cause != "time_limit":
         return Verdict(found.cause or "unknown", found, 0.7, "the job ran on until its time limit after this")
     if max((log.nan_run for log in evidence.logs), default=0) >= NAN_RUN:
