@@ -82,7 +82,7 @@ class Stop:
 
 
 class Fault:
-    """Fails the first ``launches`` launches (0: none, -1: all) at a step, on one rank, or only on one node."""
+    """Fails the first ``launches`` launches (0: none, -1: all) from a step on, on one rank, or only on one node."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._args = args
@@ -96,7 +96,9 @@ class Fault:
         return bool(self._args.fail_launches < 0 or done < self._args.fail_launches)
 
     def at_step(self, step: int) -> None:
-        if self._due and step == self._args.fail_at:
+        """Once, at the step or the first one after it: those that -K ends may have saved a later step."""
+        if self._due and step >= self._args.fail_at:
+            self._due = False
             record("fault", kind=self._args.fail, step=step)
             sys.stdout.flush()
             _fail(self._args.fail)
