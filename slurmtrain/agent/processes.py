@@ -15,6 +15,7 @@ from pathlib import Path
 
 _PROC = Path("/proc")
 _MAX_ENVIRON = 1 << 20
+_MAX_STEP = 0xFFFFFFF0  # SLURM_MAX_NORMAL_STEP_ID: numbers above mean batch script, extern step and the like
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +160,19 @@ def _launch_of(pid: int, job_id: str) -> tuple[str, str] | None:
         return None
     if not _same_node(values.get("SLURMD_NODENAME", "")):
         return None
-    key, step = values.get("SLURMTRAIN_LAUNCH_KEY", ""), values.get("SLURM_STEP_ID", "")
+    key, step = values.get("SLURMTRAIN_LAUNCH_KEY", ""), _step_of(values)
     if not key and (step or "SLURMTRAIN_AGENT" not in values):
         return None  # bash, the agent, a companion
     return key, step
+
+
+def _step_of(environ: dict[str, str]) -> str:
+    """The id of the step that a process is a task of; empty for the batch script's side.
+
+    Slurm 24.11 and before set no SLURM_STEP_ID there, 26.05 sets -5.
+    """
+    text = environ.get("SLURM_STEP_ID", "")
+    return text if text.isascii() and text.isdigit() and int(text) <= _MAX_STEP else ""
 
 
 def _same_node(name: str) -> bool:

@@ -26,7 +26,7 @@ def batch_side(run: LiveRun, what: str) -> list[Any]:
     found = []
     for process in run.cluster.processes(run.job_id):
         words = process.argv
-        if "SLURM_STEP_ID" in process.environ:
+        if process.in_step:
             continue
         is_srun = words[0].endswith("srun")
         kind = (
@@ -87,4 +87,4 @@ def watch_until(run: LiveRun, condition: Callable[[], object], what: str, timeou
 
 def companions(run: LiveRun) -> list[Any]:
     """The companions themselves, one on each node."""
-    return [p for p in run.cluster.processes(run.job_id) if "companion" in p.argv and "SLURM_STEP_ID" in p.environ]
+    return [p for p in run.cluster.processes(run.job_id) if "companion" in p.argv and p.in_step]

@@ -24,6 +24,11 @@ class Process:
     def node(self) -> str:
         return self.environ.get("SLURMD_NODENAME", "")
 
+    @property
+    def in_step(self) -> bool:
+        """A task of a numbered step, not of the batch script: Slurm 26.05 gives that one the number -5."""
+        return self.environ.get("SLURM_STEP_ID", "").isdigit()
+
 
 def wait_until(condition: Callable[[], T], timeout_s: float, what: str, step_s: float = 0.2) -> T:
     """Poll until the condition is true and return its value; fails with `what` after the time-out."""

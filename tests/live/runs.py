@@ -101,11 +101,7 @@ class LiveRun:
 
     def rank_processes(self) -> list[Any]:
         """Processes of the training itself: tasks of its steps, neither companions nor the batch script's side."""
-        return [
-            p
-            for p in self.cluster.processes(self.job_id)
-            if "SLURMTRAIN_LAUNCH_KEY" in p.environ and "SLURM_STEP_ID" in p.environ
-        ]
+        return [p for p in self.cluster.processes(self.job_id) if "SLURMTRAIN_LAUNCH_KEY" in p.environ and p.in_step]
 
 
 def slurmtrain(cluster: Cluster, store: Path, *words: str, check: bool = True, timeout_s: float = 180) -> Any:

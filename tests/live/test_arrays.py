@@ -60,7 +60,7 @@ class LiveArray:
         """The pid of the batch script of one task."""
         wanted = {"SLURM_ARRAY_JOB_ID": str(self.job_id), "SLURM_ARRAY_TASK_ID": str(task)}
         for process in self.cluster.processes():
-            of_task = wanted.items() <= process.environ.items() and "SLURM_STEP_ID" not in process.environ
+            of_task = wanted.items() <= process.environ.items() and not process.in_step
             if of_task and "slurm_script" in " ".join(process.argv):
                 return process.pid
         raise AssertionError(f"no batch script of {self.job_id}_{task} runs")

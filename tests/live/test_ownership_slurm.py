@@ -150,14 +150,12 @@ def test_a_prolog_that_fails_holds_the_job_until_it_is_released(cluster: Cluster
 
 @pytest.mark.docker_too
 def test_a_deadline_that_passes_in_the_queue(cluster: Cluster, store: Path) -> None:
-    run = submit(
-        cluster,
-        store,
-        steady(store, 10),
-        nodes=1,
-        time_limit="1",
-        resources={"sbatch_options": ["--deadline=now+70seconds", "--begin=now+65"]},
-    )
+    """It waits for a node: with ``--begin`` instead, 24.11 and later refuse what leaves no time."""
+    node = cluster.nodes[0]
+    blocker = cluster.sbatch("-w", node, "--exclusive", "-o", "/dev/null", script="#!/bin/bash\nsleep 600\n")
+    cluster.wait_state(blocker, "RUNNING")
+    asked = {"nodelist": node, "sbatch_options": ["--deadline=now+80seconds"]}
+    run = submit(cluster, store, steady(store, 10), nodes=1, time_limit="1", resources={**asked, "exclusive": True})
     cluster.wait_state(run.job_id, "DEADLINE", timeout_s=120)
     watch_until(run, run.decisions, "the watcher writes it down")
     run.wait_state("Failed")

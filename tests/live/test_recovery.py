@@ -239,7 +239,7 @@ def test_a_purged_job_is_still_resolved(cluster: Cluster, store: Path) -> None:
     command = trainer(store, "--steps", "60", "--pace", "0.1", "--checkpoint-every", "5")
     run = submit(cluster, store, command, nodes=1)
     run.wait_step(10)
-    shells = [p for p in cluster.processes(run.job_id) if "SLURM_STEP_ID" not in p.environ]
+    shells = [p for p in cluster.processes(run.job_id) if not p.in_step]
     script = [p for p in shells if any("slurm_script" in word for word in p.argv)]
     agents = [p for p in shells if "attempt" in p.argv]
     assert script, [p.argv for p in shells]

@@ -27,7 +27,7 @@ def test_a_killed_script_is_recovered_though_nobody_watches(cluster: Cluster, st
     run = submit(cluster, store, command, name="saved", nodes=1, rescue=True)
     (first,) = _rescue_jobs(run)
     run.wait_step(10)
-    shells = [p for p in cluster.processes(run.job_id) if "SLURM_STEP_ID" not in p.environ]
+    shells = [p for p in cluster.processes(run.job_id) if not p.in_step]
     script = [p for p in shells if any("slurm_script" in word for word in p.argv)]
     agents = [p for p in shells if "attempt" in p.argv]
     assert script

@@ -29,7 +29,7 @@ def _stage_processes(run: LiveRun, stage: str) -> list:  # type: ignore[type-arg
 
 def _kill_all(run: LiveRun, stage: str) -> None:
     """SIGKILL of batch script, agent and stage at once: nobody in the job can decide."""
-    shells = [p for p in run.cluster.processes(run.job_id) if "SLURM_STEP_ID" not in p.environ]
+    shells = [p for p in run.cluster.processes(run.job_id) if not p.in_step]
     doomed = [p for p in shells if any("slurm_script" in w for w in p.argv) or "attempt" in p.argv]
     assert len(doomed) >= 2, [p.argv for p in shells]
     for process in (*doomed, *_stage_processes(run, stage)):
@@ -109,7 +109,7 @@ def test_an_agent_killed_in_mid_stage_in_begins_it_anew(cluster: Cluster, store:
     line = f"echo try >>{store}/in; [ $(wc -l <{store}/in) -ge 2 ] || sleep 300"
     run = submit(cluster, store, _short(store), nodes=1, stage_in={"run": [line], "on": "each_node"})
     wait_until(lambda: _lines(store / "in"), 60, "the stage begins")
-    (agent,) = [p for p in cluster.processes(run.job_id) if "attempt" in p.argv and "SLURM_STEP_ID" not in p.environ]
+    (agent,) = [p for p in cluster.processes(run.job_id) if "attempt" in p.argv and not p.in_step]
     first = {p.pid for p in _stage_processes(run, "stage_in")}
     cluster.signal_process(agent, signal.SIGKILL)
     run.wait_state("Completed")

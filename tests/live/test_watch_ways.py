@@ -26,7 +26,7 @@ def _start_watcher_job(cluster: Cluster, store: Path, *words: str) -> int:
 
 def _kill_script_and_agent(run: LiveRun) -> None:
     """Nobody inside the job can decide any more."""
-    shells = [p for p in run.cluster.processes(run.job_id) if "SLURM_STEP_ID" not in p.environ]
+    shells = [p for p in run.cluster.processes(run.job_id) if not p.in_step]
     script = [p for p in shells if any("slurm_script" in word for word in p.argv)]
     agents = [p for p in shells if "attempt" in p.argv]
     assert script

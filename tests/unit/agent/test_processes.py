@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmtrain.agent.processes import Process, find_launch_processes, send_stop_signal, signal_number
+from slurmtrain.agent.processes import Process, find_launch_processes, find_starters, send_stop_signal, signal_number
 
 JOB = str(4_000_000_000 + os.getpid())  # of this worker alone: others may run the same tests beside it
 LISTENER = """
@@ -70,6 +70,14 @@ def test_only_tasks_of_this_job_are_found(ranks: Ranks) -> None:
     found = find_launch_processes(JOB)
     assert [p.pid for p in found] == [mine.pid]
     assert (found[0].launch, found[0].step) == ("0.1", "3")
+
+
+@pytest.mark.parametrize("step", ["-5", "4294967291"])
+def test_the_batch_script_is_no_step_though_slurm_gives_it_a_number(ranks: Ranks, step: str) -> None:
+    """Slurm 26.05 sets SLURM_STEP_ID=-5 in batch scripts, and so in launch.sh and srun: no stop signal is for them."""
+    starter = ranks.start(ranks.python(DEAF), SLURM_STEP_ID=step)
+    assert find_launch_processes(JOB) == []
+    assert [(p.pid, p.step) for p in find_starters(JOB)] == [(starter.pid, "")]
 
 
 def test_a_listener_behind_a_wrapper_hears_it_and_the_wrapper_lives(ranks: Ranks) -> None:
