@@ -66,6 +66,11 @@ class LiveArray:
         raise AssertionError(f"no batch script of {self.job_id}_{task} runs")
 
 
+def in_queue(cluster: Cluster) -> str:
+    """What the researcher has in this lane's queue: other lanes have jobs of the same user."""
+    return str(cluster.as_user("squeue", "--me", "-h", "-p", cluster.partition()).stdout)
+
+
 def submit_array(
     cluster: Cluster, store: Path, array: str, arguments: dict[int, list[str]], *options: str, **retry: Any
 ) -> LiveArray:
@@ -147,11 +152,11 @@ def test_cancelling_the_whole_array_ends_the_tasks_that_wait_too(cluster: Cluste
     array = submit_array(cluster, store, "0-3%1", dict.fromkeys(range(4), LONG))
     array.runs[0].wait_started()
     assert cluster.as_user("scancel", str(array.job_id)).returncode == 0
-    wait_until(lambda: cluster.as_user("squeue", "--me", "-h").stdout == "", 60, "Slurm has ended all of it")
+    wait_until(lambda: not in_queue(cluster), 60, "Slurm has ended all of it")
     array.runs[0].watch_once()
     array.wait_states(dict.fromkeys(range(4), "Stopped"), 60)
     array.runs[0].watch_once()
-    assert cluster.as_user("squeue", "--me", "-h").stdout == "", "nothing was revived"
+    assert not in_queue(cluster), "nothing was revived"
     assert array.runs[0].ended_states() == ["CANCELLED"]
     assert [len(run.starts()) for run in array.runs] == [1, 0, 0, 0]
 
@@ -181,7 +186,7 @@ def test_stopping_an_array_lets_none_begin_that_waits(cluster: Cluster, store: P
     array.wait_states(dict.fromkeys(range(4), "Stopped"), 120)
     assert [len(run.starts()) for run in array.runs] == [1, 0, 0, 0]
     assert array.runs[0].records("left"), "the one that ran has saved"
-    wait_until(lambda: cluster.as_user("squeue", "--me", "-h").stdout == "", 60, "nothing of it is left in the queue")
+    wait_until(lambda: not in_queue(cluster), 60, "nothing of it is left in the queue")
 
 
 def test_a_task_that_is_submitted_again_is_the_same_task(cluster: Cluster, store: Path) -> None:

@@ -26,6 +26,7 @@ from minislurm.settings import REPO
 PARTS = ("lint", "unit", "packaging", "native", "docker", "demo")
 DEFAULT_PARTS = PARTS[:-1]  # the live tests run the demo, too
 LANES, NODES = 4, 12
+BOX_LANES, BOX_NODES = 2, 8  # of the container cluster
 SCRIPT = str(REPO / "docker" / "mini-slurm")
 
 
@@ -209,11 +210,15 @@ class TestRun:
     def _docker(self, release: str) -> bool:
         name = ["--name", self.name("box")]
         options = ["--docker", "--slurm", release, "--fresh", "--extra", "demo"]
-        tools = self.debian()
+        size = ["--nodes", str(BOX_NODES), "--lanes", str(BOX_LANES)]
+        chosen = "not native_only and not default_timers" if "SLURMTRAIN_LONG_TESTS" in os.environ else "docker_too"
+        lanes = [f"-n{BOX_LANES}", "--maxschedchunk=1", "--durations=15"]
+        tools, env = self.debian(), self._live_env("box")
         try:
-            if not self.command(SCRIPT, "up", *name, *options, timeout_s=2400):
+            if not self.command(SCRIPT, "up", *name, *options, *size, timeout_s=2400):
                 return False
-            return self.pytest(tools, "tests/live", "-m", "docker_too", "-v", extra_env=self._live_env("box"))
+            good = self.pytest(tools, *_live(f"{chosen} and not whole_cluster"), *lanes, extra_env=env)
+            return self.pytest(tools, *_live(f"{chosen} and whole_cluster"), extra_env=env) and good
         finally:
             self.command(SCRIPT, "down", *name)
 
