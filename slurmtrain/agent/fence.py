@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 
+from slurmtrain.ops.claim import came_before
 from slurmtrain.store.publish import exists
 from slurmtrain.store.rundir import RunDir
 
@@ -18,7 +19,7 @@ class Fence:
     """Looks for the directory of the next attempt, not more often than every ``interval_s``."""
 
     def __init__(self, run: RunDir, attempt: int, interval_s: float) -> None:
-        self._next_attempt = run.attempt(attempt + 1).path
+        self._run, self._attempt, self._next = run, run.attempt(attempt), attempt + 1
         self._interval_s = interval_s
         self._next_look = 0.0
         self._closed = False
@@ -39,5 +40,13 @@ class Fence:
         now = time.monotonic()
         if not self._closed and now >= self._next_look:
             self._next_look = now + self._interval_s
-            self._closed = exists(self._next_attempt)
+            self._closed = self._is_overtaken()
         return self._closed
+
+    def _is_overtaken(self) -> bool:
+        """An attempt with a later number may be of an earlier execution, which came late to its gate and left."""
+        while exists((attempt := self._run.attempt(self._next)).path):
+            if not came_before(attempt.read_owner() or {}, self._attempt.read_owner() or {}):
+                return True
+            self._next += 1
+        return False

@@ -20,9 +20,9 @@ from slurmtrain.core.jobid import parse_job_id
 from slurmtrain.core.ownership import Owner, find_rule
 from slurmtrain.core.run import Run, fold
 from slurmtrain.errors import StoreError
-from slurmtrain.ops.claim import claim_attempt
+from slurmtrain.ops.claim import claim_attempt, find_successor
 from slurmtrain.ops.decided import build_decided, publish_decision
-from slurmtrain.ops.requeued import settle_earlier
+from slurmtrain.ops.requeued import judge_requeued_attempt, settle_earlier
 from slurmtrain.slurm.client import SlurmClient
 from slurmtrain.store.journal import JournalWriter, read_journal
 from slurmtrain.store.publish import publish_once, read_json, to_json
@@ -30,6 +30,7 @@ from slurmtrain.store.rundir import AttemptDir, RunDir
 
 _CLAIM_PATIENCE_S = 90.0
 _TRIES, _PAUSE_S = 4, 3.0
+_OVERTAKEN = "a later execution of the run has begun already: this one is superfluous and ends itself"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +79,18 @@ def _pass(job: JobContext, slurm: SlurmClient, journal: JournalWriter) -> Admitt
     mine = _find_mine(job)
     if mine is not None:
         return _recover(mine)
+    if find_successor(job.run, job.owner_record()) is not None:
+        return TurnedAway(_OVERTAKEN)
     refused = _settle_previous(job, slurm, journal)
     if refused is not None:
         return TurnedAway(refused)
     attempt = claim_attempt(job.run, job.owner_record(), _CLAIM_PATIENCE_S)
     if not _is_mine(attempt, job):
         return TurnedAway("this execution was decided about from outside: Slurm said that it was over")
+    if find_successor(job.run, job.owner_record()) is not None:  # it claimed in this very moment
+        # Not into the journal: this attempt has a later number, and the run is where its successor says.
+        publish_decision(attempt, judge_requeued_attempt(job.run, job.plan.spec, attempt, slurm).decision, "gate")
+        return TurnedAway(_OVERTAKEN)
     started = AttemptStarted(
         at=time.time(),
         who="gate",

@@ -49,6 +49,22 @@ def find_claimed(run: RunDir, job_id: str, restart_count: object) -> AttemptDir 
     return next((attempt for attempt in reversed(run.read_attempts()) if _is_of(attempt, execution)), None)
 
 
+def came_before(first: Mapping[str, object], second: Mapping[str, object]) -> bool:
+    """Whether Slurm began the first of these executions before the second, as far as their owners tell.
+
+    Attempts are numbered as they are claimed. A node that was lost, or an agent that stood still at its gate, claims
+    after its successor has.
+    """
+    key = "restart_count" if str(first.get("job_id")) == str(second.get("job_id")) else "submission"
+    one, two = first.get(key), second.get(key)
+    return isinstance(one, int) and isinstance(two, int) and one < two
+
+
+def find_successor(run: RunDir, owner: Mapping[str, object]) -> AttemptDir | None:
+    """An attempt of an execution that Slurm began after this one, whatever its number."""
+    return next((a for a in reversed(run.read_attempts()) if came_before(owner, a.read_owner() or {})), None)
+
+
 def _is_theirs(attempt: AttemptDir, owner: Mapping[str, object], patience_s: float) -> bool:
     """Whether the directory that lies there is of the same execution: its owner may be seen late, or be damaged."""
     deadline = time.monotonic() + patience_s

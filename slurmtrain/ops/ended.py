@@ -9,13 +9,15 @@ from slurmtrain.core.events import JobSeen
 from slurmtrain.core.jobid import JobId
 from slurmtrain.core.jobstate import BaseState, JobState, StateFlag, is_terminal, parse_job_state
 from slurmtrain.core.run import Attempt, Run
+from slurmtrain.ops.claim import find_claimed
 from slurmtrain.ops.fallback import read_fallback
 from slurmtrain.ops.observe import SETTLED, Observation
 from slurmtrain.slurm.client import AccountingRecord, JobRecord
 from slurmtrain.store.publish import exists
 from slurmtrain.store.rundir import RunDir
 
-_LOG_TAIL = 64 << 10  # bytes
+FIRST_LINE = "slurmtrain: job {job_id}, execution {restart_count} begins"  # train.sbatch.j2 says it
+_LOG_PART = 256 << 10  # bytes
 _CANCELLED = re.compile(
     rb"^slurmstepd(?:-\S+)?: error: \*\*\* JOB \d+ ON \S+ CANCELLED AT \S+ (?:DUE to SIGNAL \w+ )?\*\*\*", re.MULTILINE
 )
@@ -83,57 +85,81 @@ def _vanished_on_its_way_back(row: AccountingRecord, restart: int, observation: 
 
 def _from_files(run: RunDir, state: Run, job_id: JobId) -> Execution | None:
     """No accounting, and slurmctld has forgotten the job: what the script wrote, and what was seen last."""
-    seen = state.job
-    if seen is not None and seen.job_id == str(job_id):
-        word = parse_job_state(seen.state)
-        if is_terminal(word, requeue=False):
-            return Execution(seen.restart_count, word, None, seen.nodes)
-        if word.base is BaseState.PENDING and not _has_started(state, seen):  # it did not vanish: it was cancelled
-            return Execution(seen.restart_count, parse_job_state("CANCELLED"), None)
-    last = state.last_attempt
-    if last is None or last.started is None or last.started.job_id != str(job_id):
-        return _from_nothing(run, job_id)
-    if _log_says_cancelled(run, job_id, last):
-        return Execution(last.started.restart_count, parse_job_state("CANCELLED"), None, last.started.nodes)
-    code = _exit_code(run, state, job_id, last.started.restart_count)
-    return Execution(last.started.restart_count, _state_of(code), code, last.started.nodes)
+    seen = state.job if state.job is not None and state.job.job_id == str(job_id) else None
+    if seen is not None and is_terminal(word := parse_job_state(seen.state), requeue=False):
+        return Execution(seen.restart_count, word, None, seen.nodes)
+    attempts = [a for a in state.attempts if a.started is not None and a.started.job_id == str(job_id)]
+    last = max(attempts, key=_restart_count) if attempts else None
+    if seen is not None and (last is None or _restart_count(last) < seen.restart_count):
+        return _unrecorded(run, state, job_id, seen)
+    if last is None:
+        return _unrecorded(run, state, job_id, None)
+    restart, nodes = _restart_count(last), last.started.nodes if last.started else ""
+    if _log_says_cancelled(run, state, job_id, restart):
+        return Execution(restart, parse_job_state("CANCELLED"), None, nodes)
+    code = _exit_code(run, last, job_id, restart)
+    return Execution(restart, _state_of(code), code, nodes)
 
 
-def _log_says_cancelled(run: RunDir, job_id: JobId, attempt: Attempt) -> bool:
-    """Whether slurmstepd wrote into the job's log, after the attempt's last launch had begun, that it was cancelled.
+def _restart_count(attempt: Attempt) -> int:
+    return attempt.started.restart_count if attempt.started is not None else -1
+
+
+def _unrecorded(run: RunDir, state: Run, job_id: JobId, seen: JobSeen | None) -> Execution:
+    """An execution that no gate has written into the journal: its agent could not, or it never started.
+
+    One that never started did not vanish by itself: somebody cancelled it. Slurm makes a job's log when it starts for
+    the first time, and the batch script's first line there says which execution begins.
+    """
+    restart = seen.restart_count if seen is not None else 0
+    if not _has_started(run, state, job_id, restart, seen) or _log_says_cancelled(run, state, job_id, restart):
+        return Execution(restart, parse_job_state("CANCELLED"), None)
+    fallback = read_fallback(run, str(job_id), restart)
+    code = fallback.exit_code if fallback is not None else None
+    return Execution(restart, _state_of(code), code, seen.nodes if seen is not None else "")
+
+
+def _has_started(run: RunDir, state: Run, job_id: JobId, restart: int, seen: JobSeen | None) -> bool:
+    if seen is not None and parse_job_state(seen.state).base is BaseState.RUNNING:
+        return True
+    if not exists(run.log_file(str(job_id))):
+        return False
+    if restart == 0:
+        return True
+    if find_claimed(run, str(job_id), restart) is not None or read_fallback(run, str(job_id), restart) is not None:
+        return True
+    begins = FIRST_LINE.format(job_id=job_id, restart_count=restart).encode()
+    return any(line.startswith(begins) for line in _read_log_of(run, state, job_id, restart).splitlines())
+
+
+def _log_says_cancelled(run: RunDir, state: Run, job_id: JobId, restart: int) -> bool:
+    """Whether slurmstepd wrote into the job's log, in this execution's part of it, that the job was cancelled.
 
     Any other end by Slurm is named there (``DUE TO TIME LIMIT``, ``DUE TO JOB REQUEUE`` …); see docs/slurm.md.
     """
-    launch = attempt.launches[-1].started if attempt.launches else None
+    return _CANCELLED.search(_read_log_of(run, state, job_id, restart)) is not None
+
+
+def _read_log_of(run: RunDir, state: Run, job_id: JobId, restart: int) -> bytes:
+    """The beginning and the end of what an execution wrote into the job's log; empty where it cannot be read.
+
+    It begins behind what is known of the executions before; the launch that it belongs to may have begun later.
+    """
+    start = 0
+    for attempt in state.attempts:
+        if attempt.started is not None and attempt.started.job_id == str(job_id) and _restart_count(attempt) < restart:
+            for launch in attempt.launches:
+                start = max(start, launch.started.log_offset if launch.started else 0)
+                start = max(start, launch.ended.log_end if launch.ended else 0)
     try:
         with run.log_file(str(job_id)).open("rb") as log:
-            start = launch.log_offset if launch is not None else 0
-            log.seek(max(start, log.seek(0, 2) - _LOG_TAIL))
-            return _CANCELLED.search(log.read()) is not None
+            size = log.seek(0, 2)
+            log.seek(start)
+            head = log.read(_LOG_PART)
+            log.seek(max(start + len(head), size - _LOG_PART))
+            return head + b"\n" + log.read(_LOG_PART)
     except OSError:
-        return False
-
-
-def _has_started(state: Run, seen: JobSeen) -> bool:
-    """Whether the execution that was seen waiting has begun since."""
-    return any(
-        attempt.started is not None
-        and attempt.started.job_id == seen.job_id
-        and attempt.started.restart_count >= seen.restart_count
-        for attempt in state.attempts
-    )
-
-
-def _from_nothing(run: RunDir, job_id: JobId) -> Execution:
-    """Nobody saw the job, and no agent could write anything. Slurm makes a job's log when it starts.
-
-    One that never started did not vanish by itself: somebody cancelled it.
-    """
-    if not exists(run.log_file(str(job_id))):
-        return Execution(0, parse_job_state("CANCELLED"), None)
-    fallback = read_fallback(run, str(job_id), 0)
-    code = fallback.exit_code if fallback is not None else None
-    return Execution(0, _state_of(code), code)
+        return b""
 
 
 def _state_of(code: int | None) -> JobState:
@@ -141,9 +167,9 @@ def _state_of(code: int | None) -> JobState:
     return parse_job_state("COMPLETED" if code == 0 else "UNKNOWN")
 
 
-def _exit_code(run: RunDir, state: Run, job_id: JobId, restart_count: int) -> int | None:
+def _exit_code(run: RunDir, attempt: Attempt, job_id: JobId, restart_count: int) -> int | None:
     fallback = read_fallback(run, str(job_id), restart_count)
     if fallback is not None and fallback.exit_code is not None:
         return fallback.exit_code
-    launch = state.last_launch
+    launch = attempt.launches[-1] if attempt.launches else None
     return launch.ended.exit_code if launch and launch.ended else None

@@ -21,7 +21,7 @@ from slurmtrain.core.waiting import is_held_for_good
 from slurmtrain.errors import SlurmtrainError
 from slurmtrain.ops.act import requeue_from_outside, start_soon
 from slurmtrain.ops.breaker import probe_is_well, with_breaker
-from slurmtrain.ops.claim import claim_attempt, find_claimed
+from slurmtrain.ops.claim import came_before, claim_attempt, find_claimed
 from slurmtrain.ops.decided import build_decided, publish_decision
 from slurmtrain.ops.ended import Execution, find_execution_end
 from slurmtrain.ops.fallback import fallback_of
@@ -300,6 +300,8 @@ def _cancelled_after_decision(care: Care, attempt: AttemptDir, execution: Execut
 def _carry_out(care: Care, attempt: AttemptDir, decision: Decision) -> list[Event]:
     if decision.action is not Action.REQUEUE:
         return []
-    if attempt.number != max((a.number for a in care.run.read_attempts()), default=attempt.number):
-        return []  # a later attempt exists: it was carried out
+    owner = attempt.read_owner() or {}
+    later = [other for other in care.run.read_attempts() if other.number > attempt.number]
+    if any(not came_before(other.read_owner() or {}, owner) for other in later):
+        return []  # a later execution exists: it was carried out
     return [requeue_from_outside(care.run, attempt, care.job_id, decision, care.slurm, care.journal)]

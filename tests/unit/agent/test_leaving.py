@@ -183,6 +183,26 @@ def test_a_later_attempt_closes_the_fence(scene: Scene) -> None:
     assert fence.closed
 
 
+def test_an_execution_that_slurm_began_earlier_does_not(scene: Scene) -> None:
+    """A lost node's agent that stood still at its gate claims after its successor."""
+    late, again = scene.job, _next_execution(scene)
+    attempt = claim_attempt(scene.run, again.owner_record())
+    fence = Fence(scene.run, attempt.number, 0.0)
+    claim_attempt(scene.run, late.owner_record())
+    assert not fence.closed
+    claim_attempt(scene.run, {**again.owner_record(), "restart_count": 2})
+    assert fence.closed
+
+
+def test_the_gate_turns_it_away_and_its_successor_is_not_decided_about(scene: Scene) -> None:
+    again = _next_execution(scene)
+    attempt = claim_attempt(scene.run, again.owner_record())
+    scene.slurm.inject(FaultKind.UNAVAILABLE, "observe", times=9)
+    assert isinstance(pass_gate(scene.job, scene.slurm, scene.journal), TurnedAway)
+    assert attempt.read_decision() is None
+    assert len(scene.run.read_attempts()) == 1
+
+
 def _next_execution(scene: Scene) -> JobContext:
     scene.slurm.requeue(scene.job_id, only_running=True)
     scene.slurm.advance(300)

@@ -21,6 +21,7 @@ from slurmtrain.agent.attempt import run_attempt
 from slurmtrain.agent.job import read_job_context
 from slurmtrain.agent.processes import Process
 from slurmtrain.errors import SlurmtrainError
+from slurmtrain.ops.ended import FIRST_LINE
 from slurmtrain.slurm.client import SlurmClient
 from slurmtrain.testing import Behaviour, MemorySlurm, SignalSent
 from slurmtrain.testing.memory_model import MemoryJob
@@ -116,7 +117,8 @@ class Cluster:
             self._next_pid,
         )  # fmt: skip
         self.executions.append(execution)
-        self.write_log(job.job_id, "")
+        first = FIRST_LINE.format(job_id=job.job_id, restart_count=job.restart_count)
+        self.write_log(job.job_id, f"{first} on {job.nodes[0]}\n")
         self._start_agent(execution)
 
     def _start_agent(self, execution: Execution) -> None:
@@ -296,11 +298,14 @@ class Cluster:
             self._end_tasks(training, code)
 
     def write_log(self, job_id: object, text: str) -> None:
-        with (self.run_dir / "logs" / f"train-{job_id}.log").open("a") as log:
-            log.write(text)
+        if self.run_dir.is_dir():
+            with (self.run_dir / "logs" / f"train-{job_id}.log").open("a") as log:
+                log.write(text)
 
     def _save(self, training: Training) -> None:
         folder = self.run_dir / "checkpoints"
+        if not self.run_dir.is_dir():
+            return  # ``submit`` has taken the run away; a job that Slurm took all the same has nowhere to write
         folder.mkdir(exist_ok=True)
         (folder / f"step-{training.step:06d}").write_bytes(b"weights" * 9)
 

@@ -118,6 +118,8 @@ def _end_was_known(world: World, training: Training) -> bool:
     if not attempt.isdigit():
         return False
     end = read_launch_exit(world.run.attempt(int(attempt)), int(number))
+    if end is not None and end.stop_reason is not None:
+        return False  # a signal of Slurm's had come that the agent died too early to look into: it may have left for it
     return end is not None and abs(end.started_at - training.started) < 5.0
 
 

@@ -338,7 +338,8 @@ class World:
                 self.problems.append(f"attempt {path.parent.name} was decided twice: {before!r} {data!r}")
         if not self.run.path.exists():
             return
-        names = {path.name for path in (self.run.path / "checkpoints").iterdir()}
+        folder = self.run.path / "checkpoints"
+        names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
         if gone := self.seen_checkpoints - names:
             self.problems.append(f"checkpoints are gone: {gone}")
         self.seen_checkpoints |= names

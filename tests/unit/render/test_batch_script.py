@@ -15,6 +15,7 @@ import pytest
 from render_support import executable, render
 
 from slurmtrain.core.spec import Spec, Stop
+from slurmtrain.ops.ended import FIRST_LINE
 
 # Written in Python, run in the place of the interpreter that runs agent.pyz.
 HEAD = f"""#!{sys.executable}
@@ -67,9 +68,12 @@ class Job:
         )
 
     def end(self) -> tuple[int, str]:
+        """Exit code and output behind the first line, by which the watcher knows that the execution has begun."""
         assert self.process is not None
         out, _ = self.process.communicate(timeout=60)
-        return self.process.returncode, out
+        first, _, rest = out.partition("\n")
+        assert first.startswith(FIRST_LINE.format(job_id=77, restart_count=0)), out
+        return self.process.returncode, rest
 
     def run(self, python: str | None = None) -> tuple[int, str]:
         self.start(python)

@@ -11,10 +11,11 @@ import pytest
 from test_recover import SEGFAULT, World
 
 from slurmtrain.core import events as ev
-from slurmtrain.core.decision import Action, RunState
+from slurmtrain.core.decision import Action, Decision, RunState, decision_to_dict
 from slurmtrain.core.events import AttemptStarted
 from slurmtrain.errors import StoreError
 from slurmtrain.ops.claim import claim_attempt
+from slurmtrain.ops.ended import FIRST_LINE
 from slurmtrain.ops.launch_exit import LaunchExit, write_launch_exit
 from slurmtrain.store import publish
 from slurmtrain.store.journal import read_journal
@@ -201,3 +202,81 @@ def test_a_cancel_after_the_launch_had_failed_by_itself_is_believed_too(tmp_path
     world.look()
     assert world.run_state is RunState.STOPPED
     assert sorted(world.run.read_submissions()) == [0]
+
+
+# --- jobs that Slurm has forgotten, without accounting
+
+
+def test_a_cancel_between_the_gate_and_the_launch_is_believed(tmp_path: Path) -> None:
+    """The launch's part of the log begins behind slurmstepd's line."""
+    world = World(tmp_path, accounting=False)
+    log = world.run.log_file(str(world.job))
+    log.write_text("slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2026-11-29T17:11:58 ***\n")
+    world.start(log="0: srun: error: Unable to create step\n")
+    world.journal.append(ev.LaunchStarted(at=1, who="agent", attempt=0, launch=0, log_offset=70))
+    world.slurm.cancel(world.job)
+    world.slurm.advance(400)
+    world.look()
+    assert world.run_state is RunState.STOPPED
+    assert sorted(world.run.read_submissions()) == [0]
+
+
+def test_nor_is_one_before_the_gate_taken_for_a_failure(tmp_path: Path) -> None:
+    world = World(tmp_path, accounting=False)
+    world.slurm.advance(5)
+    cancelled = "slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2026-11-29T17:11:58 ***\n"
+    world.run.log_file(str(world.job)).write_text(f"{FIRST_LINE.format(job_id=1, restart_count=0)} on n1\n{cancelled}")
+    world.slurm.cancel(world.job)
+    world.slurm.advance(400)
+    world.look()
+    assert world.run_state is RunState.STOPPED
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_an_execution_whose_agents_died_early_is_told_from_one_that_was_cancelled_in_the_queue(
+    tmp_path: Path, begins: bool
+) -> None:
+    """It was last seen waiting; the batch script's first line says whether it has begun since."""
+    world = World(tmp_path, accounting=False)
+    world.start()
+    world.decide(Action.REQUEUE, RunState.PENDING)
+    world.slurm.requeue(world.job, only_running=True)
+    world.slurm.advance(20)
+    world.look()
+    assert world.state() == "PENDING"
+    if begins:
+        with world.run.log_file(str(world.job)).open("a") as log:
+            log.write(f"{FIRST_LINE.format(job_id=1, restart_count=1)} on n1\nslurmtrain: the agent died\n")
+    world.slurm.cancel(world.job)  # in either case it is gone
+    world.slurm.advance(400)
+    world.look()
+    assert (world.run_state is RunState.STOPPED) is not begins
+    assert sorted(world.run.read_submissions()) == ([0, 1] if begins else [0])
+
+
+def test_a_claim_that_the_dead_agent_could_not_write_down_shows_that_it_began(tmp_path: Path) -> None:
+    world = World(tmp_path, accounting=False)
+    world.look()  # waiting
+    world.slurm.advance(5)
+    world.run.log_file(str(world.job)).write_text("0: step\n")
+    claim_attempt(world.run, {"job_id": str(world.job), "restart_count": 0, "batch_pid": 7})
+    world.slurm.finish(world.job, 1)
+    world.slurm.advance(400)
+    world.look()
+    assert world.decisions == ["requeue"]
+
+
+# --- executions that claim in another order than Slurm began them
+
+
+def test_a_decision_is_carried_out_although_an_earlier_execution_claimed_later(world: World) -> None:
+    world.start()
+    owner = world.run.read_attempts()[0].read_owner() or {}
+    claim_attempt(world.run, {**owner, "restart_count": -1})  # a ghost, of before this execution
+    attempt = world.run.attempt(0)
+    decision = Decision(Action.REQUEUE, RunState.PENDING, "native_crash", "why", "program")
+    attempt.publish_decision(decision_to_dict(decision))
+    world.slurm.finish(world.job, 139)
+    world.slurm.advance(3)
+    world.look()
+    assert world.state() == "PENDING"
