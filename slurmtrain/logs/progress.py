@@ -6,7 +6,7 @@ import re
 
 HINTS = re.compile(
     rb"it/s|s/it|loss|epoch|step|iter|batch|updat|eta[:=]|samples/s|tokens/s|finish|complet|done train|ing done"
-    rb"|runtime"
+    rb"|runtime|now trained"
 )
 
 _BAR = re.compile(r"\d+/\d+ \[\d|\d(?:it/s|s/it)\b")
@@ -27,7 +27,8 @@ _STEP = re.compile(
     r"|\b(\d{1,12})/\d{1,12} \[\d"
 )
 _FINISHED = re.compile(
-    r"(?i)\bdone training\b|\b(?:training|finetuning|fine-tuning|evaluation|run|job|experiment|pretraining)\b"
+    r"(?i)\bdone training\b|\bis now trained\b|"
+    r"\b(?:training|finetuning|fine-tuning|evaluation|run|job|experiment|pretraining)\b"
     r"[^.:,]{0,60}?\b(?:is )?(?:complete[d]?|finished|done)\b(?! with (?:error|exit))|\bfinished training\b"
     r"|'?train_runtime'?\W|"
     r"^\W{0,3}(?:all )?(?:done|finished)\W{0,4}$|\bworker group successfully finished\b|"
