@@ -121,7 +121,7 @@ def test_a_stop_that_comes_between_two_launches_starts_no_other(cluster: Cluster
     progress = ': >"$SLURMTRAIN_CHECKPOINT_DIR/step-$(date +%s%3N)"'
     code = f'echo "$SLURMTRAIN_LAUNCH" >>starts; sleep 0.3; {progress}; kill -SEGV $$'
     run = submit(cluster, store, ["bash", "-c", code], nodes=1, retry={"in_place": 5, "delay_s": 60})
-    wait_until(lambda: "waiting 60 s" in run.log(), 60, "the agent waits before a launch")
+    wait_until(lambda: "before the next try" in run.log(), 60, "the agent waits before a launch")
     before = (run.workdir / "starts").read_text()
     run.slurmtrain("stop", run.run_id)
     run.wait_state("Stopped", timeout_s=20)
