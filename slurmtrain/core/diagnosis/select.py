@@ -11,6 +11,7 @@ from slurmtrain.core.facts import Facts
 from slurmtrain.core.findings import Finding, Findings
 
 PROOF = 90
+DEFINITE = 70
 ROOT = 50
 STRONG_SYMPTOM = 40
 SYMPTOM = 20
@@ -50,7 +51,7 @@ def gather(facts: Facts, logs: Sequence[Findings]) -> Evidence:
     evidence = Evidence(logs=list(logs), multi_node=_is_multi_node(facts, logs))
     failed: list[Finding] = []
     for log in logs:
-        current = _last_launch(log)
+        current = _after_other_job_end(facts, _last_launch(log))
         evidence.stops += [item for item in current if item.kind == "stop"]
         evidence.launcher += [item for item in current if item.kind == "launcher"]
         evidence.ends += [item for item in current if item.kind == "end"]
@@ -91,6 +92,20 @@ def _last_launch(log: Findings) -> list[Finding]:
             boundary = max(boundary, item.line - 1)
     kept = [item for item in current if item.last_line > boundary]
     return kept if kept or log.progress else current
+
+
+def _after_other_job_end(facts: Facts, current: list[Finding]) -> list[Finding]:
+    """Without what an earlier execution left, where Slurm's state says that this one was not cancelled.
+
+    Slurm never calls a job FAILED that it preempted, requeued or timed out: such a line about the whole job, with a
+    definite cause after it, is of the execution before.
+    """
+    if facts.state != "FAILED" or not 0 < (facts.exit_code or 0) < 128 or facts.stop_sent:
+        return current
+    stops = [item.last_line for item in current if item.kind == "stop" and item.cause and "*** JOB " in item.text]
+    definite = [item.line for item in current if item.kind == "cause" and item.weight >= DEFINITE]
+    boundary = max((stop for stop in stops if any(line > stop for line in definite)), default=-1)
+    return [item for item in current if item.line > boundary]
 
 
 def _begins_anew(start: Finding, current: Sequence[Finding], log: Findings) -> bool:

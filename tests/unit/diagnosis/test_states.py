@@ -35,6 +35,18 @@ TABLE: list[tuple[str, dict[str, Any], str, str]] = [
         STEP + RAISED + "srun: error: n1: task 0: Exited with exit code 1\n",
         "python_exception",
     ),
+    (
+        "failed after an earlier execution was preempted, no banner between",
+        {"state": "FAILED", "exit_code": 1},
+        STEP + LIMIT.replace("TIME LIMIT", "PREEMPTION") + RAISED,
+        "python_exception",
+    ),
+    (
+        "preempted, an exception while it ended",
+        {"state": "PREEMPTED", "exit_code": 0, "signal": 15},
+        STEP + LIMIT.replace("TIME LIMIT", "PREEMPTION") + RAISED,
+        "preempted",
+    ),
     ("empty log, failed", {"state": "FAILED", "exit_code": 1}, "", "unknown"),
     ("empty log, out of memory", {"state": "OUT_OF_MEMORY", "exit_code": 0, "signal": 125}, "", "host_oom"),
     ("failed 0:125", {"state": "FAILED", "exit_code": 0, "signal": 125}, "", "host_oom"),
