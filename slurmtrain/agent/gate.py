@@ -74,8 +74,9 @@ def pass_gate(job: JobContext, slurm: SlurmClient, journal: JournalWriter) -> Ad
 def _pass(job: JobContext, slurm: SlurmClient, journal: JournalWriter) -> Admitted | Settled | TurnedAway:
     if job.run.is_over(job.plan.spec):
         return TurnedAway("the run has finished; Slurm started it again, which is not needed")
-    if not _claim_submission(job):
-        return TurnedAway("another job of this submission trains already: this one is superfluous and ends itself")
+    taken = _claim_submission(job)
+    if taken is not None:
+        return TurnedAway(taken)
     mine = _find_mine(job)
     if mine is not None:
         return _recover(mine)
@@ -114,15 +115,24 @@ def _note(journal: JournalWriter, *events: Event) -> None:
         say(str(exc))
 
 
-def _claim_submission(job: JobContext) -> bool:
-    """The first job of a submission owns it: a submission whose reply was lost may have made two."""
+def _claim_submission(job: JobContext) -> str | None:
+    """The first job of a submission owns it: a submission whose reply was lost may have made two.
+
+    A sentence where it belongs to another job, or to none any more (``ops.unsubmitted``).
+    """
     path = job.run.submission(job.submission)
     record = {"job_id": str(job.job_id), "claimed_by": "gate", "at": time.time()}
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     if publish_once(path, to_json(record)):
-        return True
+        return None
     owner = read_json(path)
-    return owner is None or str(owner.get("job_id", "")) == str(job.job_id)  # an unreadable claim is nobody's
+    if owner is None or str(owner.get("job_id", "")) == str(job.job_id):
+        return None  # an unreadable claim is nobody's
+    if not owner.get("job_id"):
+        return (
+            f"the run was ended, because no job of it was to be seen; `slurmtrain restart {job.run.run_id}` starts it"
+        )
+    return "another job of this submission trains already: this one is superfluous and ends itself"
 
 
 def _find_mine(job: JobContext) -> AttemptDir | None:

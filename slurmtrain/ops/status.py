@@ -29,6 +29,7 @@ from slurmtrain.ops.timeline import (
     read_view,
     requested_stop,
 )
+from slurmtrain.ops.unsubmitted import NEVER_SUBMITTED_S
 from slurmtrain.slurm.client import JobRecord, SlurmClient
 from slurmtrain.store.rundir import RunDir
 
@@ -310,7 +311,10 @@ def _busy(view: RunView, state: Run) -> str:
     if state.state in {RunState.PENDING, RunState.PREEMPTED} and state.last_decision is not None:
         return state.last_decision.reason
     if state.state is RunState.PENDING and not view.job_id:
-        return "not handed to Slurm yet"
+        return (
+            "not handed to Slurm yet; where `slurmtrain submit` does not run any more, `slurmtrain watch --once` ends "
+            f"the run {NEVER_SUBMITTED_S / 60:.0f} min after it began"
+        )
     return ""
 
 

@@ -14,7 +14,7 @@ from slurmtrain.core import events as ev
 from slurmtrain.core.decision import RunState
 from slurmtrain.core.run import Run, advance
 from slurmtrain.errors import SlurmtrainError
-from slurmtrain.store.journal import read_journal
+from slurmtrain.store.journal import read_journal, read_what_can_be_read
 from slurmtrain.store.publish import read_json
 from slurmtrain.store.rundir import Plan, RunDir
 
@@ -82,12 +82,7 @@ class Entry:
 
 def read_view(run: RunDir) -> RunView:
     """Everything that can still be read of a run; never raises."""
-    damage: list[str] = []
-    written: list[ev.Event] = []
-    try:
-        written = read_journal(run.journal)
-    except SlurmtrainError as exc:
-        damage.append(str(exc))
+    written, damage = read_what_can_be_read(run.journal)
     state, events = fold_readable(written)
     if skipped := len(written) - len(events):
         damage.append(f"{skipped} of {len(written)} events in {run.journal} make no sense and were passed over")

@@ -54,7 +54,7 @@ class JournalWriter:
 
     def catch_up(self) -> None:
         """Number what comes next behind everything that others have written by now."""
-        lines = _read_lines(self._directory, skip_unreadable=True)
+        lines = _read_lines(self._directory, [])
         highest = max((sequence for sequence, _, _ in lines), default=0)
         self._sequence = max(highest, self._sequence or 0)
 
@@ -75,26 +75,32 @@ def read_journal(directory: Path, *, skip_unreadable: bool = False) -> list[Even
 
     Raises ``StoreError`` for what cannot be read, or passes it over.
     """
-    lines = _read_lines(directory, skip_unreadable=skip_unreadable)
-    ordered = sorted(lines, key=lambda line: (line[2].attempt, line[0], line[1]))
-    return [event for _, _, event in ordered]
+    events, damage = read_what_can_be_read(directory)
+    if damage and not skip_unreadable:
+        raise StoreError(damage[0])
+    return events
 
 
-def _read_lines(directory: Path, *, skip_unreadable: bool) -> Iterator[tuple[int, str, Event]]:
+def read_what_can_be_read(directory: Path) -> tuple[list[Event], list[str]]:
+    """The events of all files that can be read, in order, and a sentence for each that cannot."""
+    damage: list[str] = []
+    ordered = sorted(_read_lines(directory, damage), key=lambda line: (line[2].attempt, line[0], line[1]))
+    return [event for _, _, event in ordered], damage
+
+
+def _read_lines(directory: Path, damage: list[str]) -> Iterator[tuple[int, str, Event]]:
     try:
         paths = sorted(p for p in directory.iterdir() if p.suffix == ".jsonl")
     except FileNotFoundError:
         return
     except OSError as exc:
-        if skip_unreadable:
-            return
-        raise StoreError(f"cannot read the journal in {directory}: {exc.strerror or exc}") from exc
+        damage.append(f"cannot read the journal in {directory}: {exc.strerror or exc}")
+        return
     for path in paths:
         try:
             yield from _read_file(path)
-        except StoreError:
-            if not skip_unreadable:
-                raise
+        except StoreError as exc:
+            damage.append(str(exc))
 
 
 def _read_file(path: Path) -> Iterator[tuple[int, str, Event]]:

@@ -19,10 +19,11 @@ from slurmtrain.errors import SlurmtrainError
 from slurmtrain.ops.array_jobs import record_missing_jobs
 from slurmtrain.ops.observe import Observation, observe
 from slurmtrain.ops.recover import Care, find_job, look_after
+from slurmtrain.ops.unsubmitted import end_unsubmitted
 from slurmtrain.slurm.client import JobRecord, SlurmClient
 from slurmtrain.store.groups import groups_of
 from slurmtrain.store.inbox import empty, inbox_of
-from slurmtrain.store.journal import JournalWriter, read_journal
+from slurmtrain.store.journal import JournalWriter, read_what_can_be_read
 from slurmtrain.store.rundir import RunDir, runs_of
 from slurmtrain.watch.lease import Lease
 from slurmtrain.watch.wake import InboxBell
@@ -42,6 +43,16 @@ class Pass:
     problems: tuple[tuple[str, str], ...] = ()
     unknown: str = ""
     held_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A run that may need care. ``damaged``: a part of its journal cannot be read, so its state may be an old one."""
+
+    run: RunDir
+    state: Run
+    job_id: JobId | None
+    damaged: bool = False
 
 
 @dataclass
@@ -96,24 +107,27 @@ class Watcher:
             runs = list(self._runs())
             if not runs:
                 return Pass()
-            observation = observe(self.slurm, [job_id for *_, job_id in runs if job_id is not None])
+            observation = observe(self.slurm, [found.job_id for found in runs if found.job_id is not None])
         except SlurmtrainError as exc:
             self.tell("", str(exc))
             return Pass(unknown=str(exc))
         return self._look_after_all(runs, observation)
 
-    def _look_after_all(self, runs: list[tuple[RunDir, Run, JobId | None]], observation: Observation) -> Pass:
+    def _look_after_all(self, runs: list[_Found], observation: Observation) -> Pass:
         events: list[tuple[str, Event]] = []
         problems: list[tuple[str, str]] = []
-        for run, state, job_id in runs:
-            if self._stopping or job_id is None:
+        known = {found.job_id for found in runs if found.job_id is not None}
+        for found in runs:
+            run, state, job_id = found.run, found.state, found.job_id
+            if self._stopping or (job_id is None and (found.damaged or self.observe_only)):
                 continue
-            if state.ended and job_id not in observation.jobs:
+            if state.ended and not found.damaged and job_id not in observation.jobs:
                 self._ended.add(run.run_id)  # it was queued again, and Slurm has forgotten it since
                 continue
-            self._note_coming_back(run, state, observation.jobs.get(job_id))
+            if job_id is not None:
+                self._note_coming_back(run, state, observation.jobs.get(job_id))
             try:
-                for event in self._look_after(run, state, job_id, observation):
+                for event in self._look_after(found, observation, known):
                     events.append((run.run_id, event))
                     self.tell(run.run_id, event)
             except Exception as exc:  # noqa: BLE001 - one run's trouble, whatever it is, is not another's
@@ -122,15 +136,18 @@ class Watcher:
                 self.tell(run.run_id, problem)
         return Pass(len(runs), tuple(events), tuple(problems))
 
-    def _look_after(self, run: RunDir, state: Run, job_id: JobId, observation: Observation) -> list[Event]:
+    def _look_after(self, found: _Found, observation: Observation, known: set[JobId]) -> list[Event]:
+        run = found.run
         journal = self._journals.get(run.run_id)
         if journal is None:
             name = f"watch-{socket.gethostname()}-{os.getpid()}"
             journal = self._journals[run.run_id] = JournalWriter(run.journal, name)
         journal.catch_up()
         plan = run.read_plan()
-        care = Care(run, plan, state, job_id, observation, self.slurm, journal, self.observe_only)
-        return look_after(care)
+        if found.job_id is None:
+            return end_unsubmitted(run, plan, found.state, observation, known, journal)
+        observe_only = self.observe_only or found.damaged  # what cannot be read may say that nothing is to be done
+        return look_after(Care(run, plan, found.state, found.job_id, observation, self.slurm, journal, observe_only))
 
     def _note_coming_back(self, run: RunDir, state: Run, record: JobRecord | None) -> None:
         """A requeued job between its two executions, since when: seconds count there, for nobody else may act."""
@@ -152,23 +169,27 @@ class Watcher:
             except SlurmtrainError as exc:
                 self.tell(group.group_id, str(exc))
 
-    def _runs(self) -> Iterator[tuple[RunDir, Run, JobId | None]]:
+    def _runs(self) -> Iterator[_Found]:
         for run in runs_of(self.store):
             if run.run_id in self._ended:
                 continue
             try:
-                state = fold(read_journal(run.journal))
+                events, damage = read_what_can_be_read(run.journal)
+                state = fold(events)
                 job_id = find_job(run, state)
             except Exception as exc:  # noqa: BLE001 - see above
                 self.tell(
                     run.run_id, str(exc) if isinstance(exc, SlurmtrainError) else f"cannot be read: {exc!r}"[:400]
                 )
                 continue
+            for sentence in damage:
+                self.tell(run.run_id, f"{sentence}; the run is observed without it, and nothing is done about it")
             if state.ended and not _still_queued(state):
-                self._ended.add(run.run_id)
+                if not damage:
+                    self._ended.add(run.run_id)
                 continue
             if state.state is not RunState.HELD:
-                yield run, state, job_id
+                yield _Found(run, state, job_id, bool(damage))
 
     def _pause(self) -> float:
         """The interval with jitter; longer and longer while Slurm does not answer."""

@@ -214,8 +214,6 @@ class AtRandom:
         draw = rng.random()
         if draw < self.kill * weight:
             self.world.note(actor, "KILL", f"{kind} {what}")
-            if actor.role == "user" and actor.name == "submit":
-                return Verdict()  # a person who interrupts sbatch knows it
             return Verdict("kill")
         draw -= self.kill * weight
         if draw < self.pause * weight:

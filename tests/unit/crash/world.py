@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -185,6 +186,7 @@ class World:
         (self.run.path / "checkpoints").mkdir()
         plan = {"run_id": "run-1", "spec": spec_to_dict(spec), "uid": UID}
         self.run.plan.write_text(json.dumps(plan))
+        os.utime(self.run.plan, (self.epoch, self.epoch))
         self.run.rules.write_text(rules_text())
         self.run.batch_script.write_text(
             f"#!/bin/bash\n#SBATCH -N1 -t {spec.resources.time_limit} -p {spec.resources.partition} --requeue"
@@ -368,10 +370,8 @@ class World:
 
     @property
     def discarded(self) -> bool:
-        """Nothing was submitted after all: the command took the directory away, or died before it came to sbatch."""
-        submitted = self.slurm.calls and any(call.name == "submit" for call in self.slurm.calls)
-        commanding = any(actor.name == "submit" for actor in self.stage.actors)
-        return not self.run.path.exists() or not (submitted or commanding)
+        """Nothing was submitted after all, and the command took the directory away."""
+        return not self.run.path.exists()
 
     @property
     def state(self) -> Run:
