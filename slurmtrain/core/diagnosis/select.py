@@ -11,7 +11,6 @@ from slurmtrain.core.facts import Facts
 from slurmtrain.core.findings import Finding, Findings
 
 PROOF = 90
-DEFINITE = 70
 ROOT = 50
 STRONG_SYMPTOM = 40
 SYMPTOM = 20
@@ -98,13 +97,13 @@ def _after_other_job_end(facts: Facts, current: list[Finding]) -> list[Finding]:
     """Without what an earlier execution left, where Slurm's state says that this one was not cancelled.
 
     Slurm never calls a job FAILED that it preempted, requeued or timed out: such a line about the whole job, with a
-    definite cause after it, is of the execution before.
+    root cause after it, is of the execution before.
     """
     if facts.state != "FAILED" or not 0 < (facts.exit_code or 0) < 128 or facts.stop_sent:
         return current
     stops = [item.last_line for item in current if item.kind == "stop" and item.cause and "*** JOB " in item.text]
-    definite = [item.line for item in current if item.kind == "cause" and item.weight >= DEFINITE]
-    boundary = max((stop for stop in stops if any(line > stop for line in definite)), default=-1)
+    roots = [item.line for item in current if item.kind == "cause" and item.weight >= ROOT]
+    boundary = max((stop for stop in stops if any(line > stop for line in roots)), default=-1)
     return [item for item in current if item.line > boundary]
 
 
