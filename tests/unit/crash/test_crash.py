@@ -29,6 +29,8 @@ from slurmtrain.errors import SlurmtrainError
 from slurmtrain.ops import recover
 from slurmtrain.store import publish, rundir
 
+pytestmark = pytest.mark.one_python  # before 3.11 pathlib keeps functions of os that are replaced here
+
 SEEDS = int(os.environ.get("SLURMTRAIN_CRASH_SEEDS", "48"))
 STRIDE = int(os.environ.get("SLURMTRAIN_CRASH_STRIDE", "0"))  # 0: one point of each kind and scenario
 ENDS = {

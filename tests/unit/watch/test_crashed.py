@@ -20,6 +20,8 @@ from slurmtrain.ops.launch_exit import LaunchExit, write_launch_exit
 from slurmtrain.store import publish
 from slurmtrain.store.journal import read_journal
 
+pytestmark = pytest.mark.one_python  # before 3.11 pathlib keeps functions of os that are replaced here
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
