@@ -330,5 +330,5 @@ def _train_without_record(job: JobContext, slurm: SlurmClient, env: Mapping[str,
     except OSError as exc:
         say(f"cannot start the training: {exc}")
         return 1
-    write_fallback(job.run, str(job.job_id), job.restart_count, code, stop_sent=bool(warned))
-    return code
+    written = write_fallback(job.run, str(job.job_id), job.restart_count, code, stop_sent=bool(warned))
+    return code or (0 if written or not warned else 1)  # 0 alone would be taken for success

@@ -49,8 +49,16 @@ def leave_with(
     record: Record,
 ) -> int:
     """As ``leave``, where no launch ended just now; ``launch`` is -1 where there was none."""
-    if not _publish(job, attempt, decision, launch, record):
+    try:
+        first = publish_decision(attempt, decision, "agent", launch)
+    except StoreError as exc:
+        say(f"the decision cannot be written ({exc}); the watcher will decide")
+        # The watcher takes 0 for success where nothing tells it that the training was asked to leave.
+        return exit_code or (0 if decision.action is Action.COMPLETE else 1)
+    if not first:
+        say("this attempt was decided by somebody else; nothing is done here")
         return exit_code
+    record.decided(launch, decision)
     return carry_out(job, attempt, decision, exit_code, slurm, record)
 
 
@@ -69,19 +77,6 @@ def carry_out(
         say(detail)
         return 0 if accepted else exit_code
     return exit_code or (1 if decision.action is Action.HOLD else 0)
-
-
-def _publish(job: JobContext, attempt: AttemptDir, decision: Decision, launch: int, record: Record) -> bool:
-    try:
-        first = publish_decision(attempt, decision, "agent", launch)
-    except StoreError as exc:
-        say(f"the decision cannot be written ({exc}); the watcher will decide")
-        return False
-    if not first:
-        say("this attempt was decided by somebody else; nothing is done here")
-        return False
-    record.decided(launch, decision)
-    return True
 
 
 def _requeue(job: JobContext, place: Place, decision: Decision, slurm: SlurmClient, record: Record) -> tuple[bool, str]:

@@ -42,7 +42,7 @@ def find_execution_end(run: RunDir, state: Run, job_id: JobId, observation: Obse
     if record is not None:
         return _from_squeue(record, row)
     if row is not None:
-        return _from_accounting(row, observation, job_id)
+        return _from_accounting(run, state, row, observation, job_id)
     return _from_files(run, state, job_id)
 
 
@@ -58,11 +58,13 @@ def _from_squeue(record: JobRecord, row: AccountingRecord | None) -> Execution:
     )
 
 
-def _from_accounting(row: AccountingRecord, observation: Observation, job_id: JobId) -> Execution | None:
+def _from_accounting(
+    run: RunDir, state: Run, row: AccountingRecord, observation: Observation, job_id: JobId
+) -> Execution | None:
     """slurmctld has forgotten the job (MinJobAge); accounting has it."""
     restart = len(observation.history[job_id]) - 1
     if StateFlag.REQUEUED in row.state.flags or row.state.base in {BaseState.PREEMPTED, BaseState.NODE_FAIL}:
-        return _vanished_on_its_way_back(row, restart, observation)
+        return _vanished_on_its_way_back(run, state, row, restart, observation, job_id)
     if not is_terminal(row.state, requeue=False) or row.end_time is None:
         return None
     if observation.taken_at - row.end_time < SETTLED:
@@ -70,16 +72,23 @@ def _from_accounting(row: AccountingRecord, observation: Observation, job_id: Jo
     return Execution(restart, row.state, row.exit_code, row.nodes, row.cancelled_by, row)
 
 
-def _vanished_on_its_way_back(row: AccountingRecord, restart: int, observation: Observation) -> Execution | None:
+def _vanished_on_its_way_back(
+    run: RunDir, state: Run, row: AccountingRecord, restart: int, observation: Observation, job_id: JobId
+) -> Execution | None:
     """An execution that was requeued, and the job is gone: it was cancelled while it completed.
 
-    Source: a scancel during the COMPLETING phase of a requeue leaves only the REQUEUED row (22.05 and 26.05).
-    PREEMPTED and NODE_FAIL without a requeue end the job: those executions are judged, not left.
+    Source: a scancel during the COMPLETING phase of a requeue leaves only the row before it (22.05 and 26.05).
+    PREEMPTED and NODE_FAIL without a requeue end the job: those executions are judged, not left. Which of both it was
+    the row does not say. A lost node has each of our jobs requeued (they are submitted with ``--requeue``), unless a
+    look at Slurm showed the end itself; a preemption may be one without (``PreemptMode=CANCEL``).
     """
     if row.end_time is None or observation.taken_at - row.end_time < SETTLED:
         return None
-    if StateFlag.REQUEUED in row.state.flags:
-        return Execution(restart + 1, parse_job_state("CANCELLED"), None, "", None, row)
+    seen = state.job if state.job is not None and state.job.job_id == str(job_id) else None
+    came_back = seen is not None and seen.restart_count > restart
+    ended = seen is not None and not came_back and parse_job_state(seen.state).base is row.state.base
+    if StateFlag.REQUEUED in row.state.flags or came_back or (row.state.base is BaseState.NODE_FAIL and not ended):
+        return _unrecorded(run, state, job_id, restart + 1, seen if came_back else None)  # accounting may lag behind
     return Execution(restart, row.state, row.exit_code, row.nodes, None, row)
 
 
@@ -91,9 +100,9 @@ def _from_files(run: RunDir, state: Run, job_id: JobId) -> Execution | None:
     attempts = [a for a in state.attempts if a.started is not None and a.started.job_id == str(job_id)]
     last = max(attempts, key=_restart_count) if attempts else None
     if seen is not None and (last is None or _restart_count(last) < seen.restart_count):
-        return _unrecorded(run, state, job_id, seen)
+        return _unrecorded(run, state, job_id, seen.restart_count, seen)
     if last is None:
-        return _unrecorded(run, state, job_id, None)
+        return _unrecorded(run, state, job_id, 0, None)
     restart, nodes = _restart_count(last), last.started.nodes if last.started else ""
     if _log_says_cancelled(run, state, job_id, restart):
         return Execution(restart, parse_job_state("CANCELLED"), None, nodes)
@@ -105,13 +114,12 @@ def _restart_count(attempt: Attempt) -> int:
     return attempt.started.restart_count if attempt.started is not None else -1
 
 
-def _unrecorded(run: RunDir, state: Run, job_id: JobId, seen: JobSeen | None) -> Execution:
-    """An execution that no gate has written into the journal: its agent could not, or it never started.
+def _unrecorded(run: RunDir, state: Run, job_id: JobId, restart: int, seen: JobSeen | None) -> Execution:
+    """An execution of which neither accounting nor a gate tells: its agent could not write, or it never started.
 
     One that never started did not vanish by itself: somebody cancelled it. Slurm makes a job's log when it starts for
     the first time, and the batch script's first line there says which execution begins.
     """
-    restart = seen.restart_count if seen is not None else 0
     if not _has_started(run, state, job_id, restart, seen) or _log_says_cancelled(run, state, job_id, restart):
         return Execution(restart, parse_job_state("CANCELLED"), None)
     fallback = read_fallback(run, str(job_id), restart)

@@ -31,11 +31,13 @@ def read_fallback(run: RunDir, job_id: str, restart_count: int) -> Fallback | No
     return Fallback(code if isinstance(code, int) else None, record.get("stop_sent") is True)
 
 
-def write_fallback(run: RunDir, job_id: str, restart_count: int, exit_code: int, *, stop_sent: bool) -> None:
-    """Never raises."""
+def write_fallback(run: RunDir, job_id: str, restart_count: int, exit_code: int, *, stop_sent: bool) -> bool:
+    """Whether it could be written; never raises."""
     record = {"job_id": job_id, "restart_count": restart_count, "exit_code": exit_code, "stop_sent": stop_sent}
     with contextlib.suppress(OSError, StoreError):
         replace(_path(run, job_id, restart_count), to_json(record))
+        return True
+    return False
 
 
 def _path(run: RunDir, job_id: str, restart_count: int) -> Path:

@@ -15,14 +15,14 @@ from slurmtrain.agent import stops
 from slurmtrain.agent.fence import Fence
 from slurmtrain.agent.gate import Admitted, Settled, TurnedAway, pass_gate
 from slurmtrain.agent.job import JobContext
-from slurmtrain.agent.leave import carry_out
+from slurmtrain.agent.leave import carry_out, leave_with
 from slurmtrain.agent.leftovers import end_leftovers
 from slurmtrain.agent.stops import StopWatch, look_patiently
 from slurmtrain.agent.takeover import clear_the_way, number_of_next_launch
 from slurmtrain.core.decision import Action, Decision, RunState, decision_to_dict
 from slurmtrain.core.jobid import JobId
 from slurmtrain.core.run import fold
-from slurmtrain.errors import SlurmRefusedError
+from slurmtrain.errors import SlurmRefusedError, StoreError
 from slurmtrain.ops.claim import claim_attempt
 from slurmtrain.store.journal import JournalWriter, read_journal
 from slurmtrain.testing import FaultKind
@@ -173,6 +173,22 @@ def test_a_signal_that_slurm_did_not_explain_is_not_forgotten(scene: Scene, monk
     scene.slurm.inject(FaultKind.UNAVAILABLE, "observe")
     assert watch.check() is None
     assert watch.signalled
+
+
+@pytest.mark.parametrize(("action", "code"), [(Action.STOP, 1), (Action.REQUEUE, 1), (Action.COMPLETE, 0)])
+def test_a_training_that_left_on_request_is_no_success_where_nobody_can_write_that_down(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, action: Action, code: int
+) -> None:
+    """The watcher takes a script's exit code 0 for success where nothing tells it otherwise."""
+    record = scene.claim()
+
+    def full(*_args: object) -> bool:
+        raise StoreError("No space left on device")
+
+    monkeypatch.setattr("slurmtrain.agent.leave.publish_decision", full)
+    decision = Decision(action, RunState.STOPPED, "user_cancelled", "a person asked the run to stop")
+    assert leave_with(scene.job, scene.attempt, decision, 0, 0, scene.slurm, record) == code
+    assert scene.calls("requeue") == []
 
 
 def test_a_later_attempt_closes_the_fence(scene: Scene) -> None:

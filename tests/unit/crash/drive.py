@@ -78,6 +78,8 @@ def main(arguments: list[str]) -> int:
                 if "-v" in sys.argv:
                     print("\n".join(world.trace), said.getvalue(), sep="\n")
             worlds.discard(world)
+            if count % 100 == 0:
+                print(f"{count} schedules, the last {label}, {sum(failed.values())} failed", flush=True)
     print(f"{count} schedules in {time.perf_counter() - began:.0f} s, {sum(failed.values())} failed")
     for problem, times in failed.most_common():
         print(f"{times:5} {problem}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,14 @@ from test_recover import SEGFAULT, World
 from slurmtrain.core import events as ev
 from slurmtrain.core.decision import Action, Decision, RunState, decision_to_dict
 from slurmtrain.core.events import AttemptStarted
+from slurmtrain.core.jobstate import parse_job_state
+from slurmtrain.core.run import fold
 from slurmtrain.errors import StoreError
 from slurmtrain.ops.claim import claim_attempt
-from slurmtrain.ops.ended import FIRST_LINE
+from slurmtrain.ops.ended import FIRST_LINE, find_execution_end
 from slurmtrain.ops.launch_exit import LaunchExit, write_launch_exit
+from slurmtrain.ops.observe import Observation
+from slurmtrain.slurm.client import AccountingRecord
 from slurmtrain.store import publish
 from slurmtrain.store.journal import read_journal
 
@@ -282,3 +287,34 @@ def test_a_decision_is_carried_out_although_an_earlier_execution_claimed_later(w
     world.slurm.advance(3)
     world.look()
     assert world.state() == "PENDING"
+
+
+@pytest.mark.parametrize(
+    ("word", "seen", "began_again", "found"),
+    [
+        ("NODE_FAIL", None, False, (1, "CANCELLED")),  # cancelled while it came back
+        ("NODE_FAIL", ("RUNNING", 0), False, (1, "CANCELLED")),
+        ("NODE_FAIL", None, True, (1, "UNKNOWN")),  # slurmdbd has not been told of it yet
+        ("NODE_FAIL", ("NODE_FAIL", 0), False, (0, "NODE_FAIL")),  # Slurm might not requeue it
+        ("REQUEUED", None, False, (1, "CANCELLED")),
+        ("REQUEUED", None, True, (1, "UNKNOWN")),
+        ("PREEMPTED", None, False, (0, "PREEMPTED")),  # PreemptMode=CANCEL
+        ("PREEMPTED", ("PENDING", 1), False, (1, "CANCELLED")),
+    ],
+)
+def test_a_job_that_is_gone_after_its_last_row_came_back_or_not(
+    world: World, word: str, seen: tuple[str, int] | None, began_again: bool, found: tuple[int, str]
+) -> None:
+    world.start()
+    if seen is not None:
+        job_seen = ev.JobSeen(at=1, who="watcher", attempt=0, job_id="1", restart_count=seen[1], state=seen[0])
+        world.journal.append(job_seen)
+    if began_again:
+        claim_attempt(world.run, {"job_id": "1", "restart_count": 1, "batch_pid": 7})
+    now = datetime.now(timezone.utc)
+    ended = now - timedelta(seconds=400)
+    row = AccountingRecord(world.job, parse_job_state(word), 0, 0, None, "n1", "", ended, ended, ended, None)
+    observation = Observation(now, {}, {world.job: (row,)})
+    end = find_execution_end(world.run, fold(read_journal(world.run.journal)), world.job, observation)
+    assert end is not None
+    assert (end.restart_count, str(end.state)) == found
