@@ -31,7 +31,9 @@ CASES = [
     for case in ALL
     if CAUSES[case["cause"]].family not in ABOUT_SLURM and case["cause"] not in SYMPTOMS and case["state"] == "FAILED"
 ]
-PREFIXED = re.compile(r'(?m)^(?:\d+:|\[default\d+\]|\[\d+,\d+\]|\(\w+ (?:rank=\d+ )?pid)|\[rank\d+\]|"rank": \d|\[\d+\]<std')
+PREFIXED = re.compile(
+    r'(?m)^(?:\d+:|\[default\d+\]|\[\d+,\d+\]|\(\w+ (?:rank=\d+ )?pid)|\[rank\d+\]|"rank": \d|\[\d+\]<std'
+)
 
 
 @cache
