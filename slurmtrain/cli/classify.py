@@ -85,7 +85,7 @@ def _scan(log: str, rules: RuleSet) -> list[Findings]:
 
 
 def _read_facts(given: dict[str, Any], facts_file: Path | None) -> Facts:
-    from slurmtrain.core.facts import Facts
+    from slurmtrain.core.facts import Facts, check_facts
 
     values: dict[str, Any] = {}
     if facts_file is not None:
@@ -105,6 +105,7 @@ def _read_facts(given: dict[str, Any], facts_file: Path | None) -> Facts:
     }
     values.update({key: value for key, value in named.items() if value is not None})
     try:
+        check_facts(values)
         return Facts.from_dict(values)
     except (TypeError, ValueError, AttributeError) as exc:
         raise SpecError(f"{facts_file}: these facts cannot be read: {exc}") from exc
@@ -115,7 +116,7 @@ def _read_facts_file(path: Path) -> dict[str, Any]:
         data = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise NotFoundError(f"there is no file {path}") from None
-    except (OSError, ValueError) as exc:
+    except (OSError, ValueError, RecursionError) as exc:
         raise SpecError(f"cannot read the facts in {path}: {exc}") from exc
     if not isinstance(data, dict):
         raise SpecError(f"{path} must hold one JSON object with facts")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from slurmtrain.cli.output import clean
 from slurmtrain.cli.runs import ask_slurm, open_store
 
 if TYPE_CHECKING:
@@ -100,6 +101,9 @@ def _look_once(watcher: Watcher) -> None:
     from slurmtrain.errors import SlurmUnavailableError
     from slurmtrain.watch.lease import Lease
 
+    if not watcher.store.exists():
+        click.echo(f"no runs in {clean(str(watcher.store))}; `slurmtrain submit` makes one", err=True)
+        return
     lease = Lease(watcher.store, 60)
     result = watcher.look_once(lease)
     if result.held_by:

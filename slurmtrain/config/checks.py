@@ -38,6 +38,7 @@ def check_spec(spec: Spec, places: Places, problems: Problems, environ: Mapping[
     _check_resources(spec, places, problems)
     _check_options(spec, places, problems)
     _check_stop(spec, places, problems)
+    _check_checkpoint(spec, places, problems)
     _check_array(spec, places, problems)
     _check_rescue(spec, places, problems)
     _check_stages(spec, places, problems)
@@ -106,6 +107,14 @@ def _check_options(spec: Spec, places: Places, problems: Problems) -> None:
             reason = REFUSALS[path](option)
             if reason:
                 problems.add(places.get(path), path, reason)
+
+
+def _check_checkpoint(spec: Spec, places: Places, problems: Problems) -> None:
+    """What matches is taken for a checkpoint and set aside when it is damaged: nothing outside of the folder may."""
+    for key, value in (("pattern", spec.checkpoint.pattern), ("marker", spec.checkpoint.marker or "")):
+        path = f"checkpoint.{key}"
+        if value.startswith("/") or ".." in value.split("/"):
+            problems.add(places.get(path), path, f"{shown(value)} leads out of checkpoint.dir: write a name below it")
 
 
 def _check_stop(spec: Spec, places: Places, problems: Problems) -> None:

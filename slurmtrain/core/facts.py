@@ -76,3 +76,26 @@ class Facts:
         if values.get("rank_nodes") is not None:
             values["rank_nodes"] = {int(rank): node for rank, node in values["rank_nodes"].items()}
         return cls(**values)
+
+
+def check_facts(data: Mapping[str, Any]) -> None:
+    """Raise ``ValueError`` for a value that a person wrote and that is of the wrong kind; unknown keys are ignored."""
+    for field in fields(Facts):
+        value = data.get(field.name)
+        if value is not None and not _fits(str(field.type), value):
+            raise ValueError(f"{field.name} cannot be {str(value)[:60]!r}")
+    for item in data.get("rank_exits") or ():
+        for key, kind in (("rank", int), ("node", str), ("exit_code", int), ("signal", int), ("order", int)):
+            if item.get(key) is not None and type(item[key]) is not kind:
+                raise ValueError(f"{key} in rank_exits cannot be {str(item[key])[:60]!r}")
+
+
+def _fits(kind: str, value: Any) -> bool:
+    """Whether JSON's value can stand in a field that is annotated so."""
+    if kind.startswith("tuple["):
+        wanted = str if "str" in kind else dict
+        return isinstance(value, list) and all(isinstance(item, wanted) for item in value)
+    if kind.startswith("Mapping["):
+        return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
+    kinds = {"str": (str,), "int": (int,), "float": (int, float)}
+    return not isinstance(value, bool) and isinstance(value, kinds[kind.split(" ", maxsplit=1)[0]])

@@ -16,6 +16,7 @@ from typing import Any
 
 from slurmtrain.core.events import Event, event_from_dict, event_to_dict
 from slurmtrain.errors import StoreError
+from slurmtrain.store.publish import NoFileError, open_file
 
 _MAX_LINE = 1 << 20  # bytes; a journal line is far shorter, a longer one is garbage
 _MAX_SEQUENCE = 1 << 53
@@ -105,12 +106,12 @@ def _read_lines(directory: Path, damage: list[str]) -> Iterator[tuple[int, str, 
 
 def _read_file(path: Path) -> Iterator[tuple[int, str, Event]]:
     try:
-        with path.open("rb") as stream:
+        with open_file(path) as stream:
             while line := stream.readline(_MAX_LINE):
                 parsed = _parse_line(line)
                 if parsed is not None:
                     yield parsed
-    except FileNotFoundError:
+    except (FileNotFoundError, NoFileError):
         return
     except OSError as exc:
         raise StoreError(f"cannot read the journal {path}: {exc.strerror or exc}") from exc

@@ -13,14 +13,20 @@ import json
 import os
 import secrets
 import shutil
+import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from slurmtrain.errors import StoreError
 
 _NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 _TAKEN = {errno.EEXIST, errno.ENOTEMPTY}
 _CONTENT = "content"
+_MAX_BYTES = 256 << 20  # nothing that is published comes near it
+
+
+class NoFileError(OSError):
+    """Where a file should be lies a FIFO, a device or a directory, which nothing of ours makes."""
 
 
 def publish_once(path: Path, data: bytes) -> bool:
@@ -95,15 +101,34 @@ def read_published(path: Path) -> bytes | None:
     """What was published as ``path``, or None. Opening the file revalidates an NFS client's cache."""
     for candidate in (path, _directory_form(path) / _CONTENT):
         try:
-            return candidate.read_bytes()
+            return _read(candidate)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as exc:
             if exc.errno == errno.ESTALE:  # replaced on the server while we opened it: look once more
                 with contextlib.suppress(OSError):
-                    return candidate.read_bytes()
+                    return _read(candidate)
             raise StoreError(f"cannot read {candidate}: {exc.strerror or exc}") from exc
     return None
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Open a file for reading, and nothing else: opening a FIFO that nobody writes would wait for ever.
+
+    Raises ``OSError``, and ``NoFileError`` for what is no regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise NoFileError(errno.EINVAL, "it is no regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def _read(path: Path) -> bytes:
+    with open_file(path) as stream:
+        if os.fstat(stream.fileno()).st_size > _MAX_BYTES:
+            raise OSError(errno.EFBIG, "it is larger than anything that slurmtrain writes", str(path))
+        return stream.read()
 
 
 def set_damaged_aside(path: Path) -> None:
@@ -128,7 +153,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
         return None
     try:
         value = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

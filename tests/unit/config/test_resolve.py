@@ -437,3 +437,10 @@ def test_any_tree_is_a_spec_or_a_list_of_sentences(tmp_path_factory: pytest.Temp
     folder = tmp_path_factory.mktemp("any")
     with contextlib.suppress(SpecError):
         resolve_text(folder, yaml.safe_dump(data, allow_unicode=True))
+
+
+@pytest.mark.parametrize("value", ["/scratch/*", "../*", "step-*/../../*"])
+@pytest.mark.parametrize("key", ["pattern", "marker"])
+def test_what_is_taken_for_a_checkpoint_lies_below_its_folder(tmp_path: Path, key: str, value: str) -> None:
+    said = problem(tmp_path, f"command: x\ncheckpoint:\n  {key}: '{value}'\n")
+    assert said.startswith(f"job.yaml:3: checkpoint.{key}: {value!r} leads out of checkpoint.dir"), said

@@ -143,3 +143,28 @@ def test_a_megabyte_from_a_cold_start_in_the_agent(tmp_path: Path) -> None:
         assert cause == "python_exception"
         best = min(best, float(used), time.perf_counter() - started)
     assert best < 0.6  # 0.3 on a machine that does nothing else
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        '{"state": 5}',
+        '{"nodes": "n1"}',
+        '{"nodes": [1]}',
+        '{"exit_code": [1]}',
+        '{"elapsed_s": "5"}',
+        '{"nnodes": true}',
+        '{"rank_exits": [5]}',
+        '{"rank_exits": [{"rank": "x"}]}',
+        '{"rank_nodes": {"0": 1}}',
+        '{"rank_nodes": {"x": "n1"}}',
+        "[" * 100_000,
+    ],
+)
+def test_facts_of_the_wrong_kind_are_one_sentence(tmp_path: Path, facts: str) -> None:
+    (tmp_path / "f.json").write_text(facts)
+    (tmp_path / "a.log").write_bytes(LOG)
+    result = run("classify", "--facts", str(tmp_path / "f.json"), str(tmp_path / "a.log"))
+    assert result.returncode == 5, result.stderr
+    assert b"f.json" in result.stderr
+    assert result.stderr.count(b"\n") == 1

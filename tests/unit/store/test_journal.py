@@ -101,3 +101,9 @@ def test_no_bytes_break_the_reader(tmp_path_factory: pytest.TempPathFactory, dat
     folder = tmp_path_factory.mktemp("journal")
     (folder / "w.jsonl").write_bytes(data)
     read_journal(folder)
+
+
+def test_a_fifo_in_the_journal_is_passed_over_and_not_waited_for(tmp_path: Path) -> None:
+    JournalWriter(tmp_path, "agent").append(seen("RUNNING"))
+    os.mkfifo(tmp_path / "fifo.jsonl")
+    assert states(tmp_path) == ["RUNNING"]

@@ -91,3 +91,21 @@ def test_what_is_no_object_reads_as_nothing(tmp_path: Path, content: bytes) -> N
     (tmp_path / "f").write_bytes(content)
     assert read_json(tmp_path / "f") is None
     assert read_json(tmp_path / "absent") is None
+
+
+def test_a_fifo_in_the_place_of_a_file_is_told_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "decision.json")
+    with pytest.raises(StoreError, match="no regular file"):
+        read_json(tmp_path / "decision.json")
+
+
+def test_a_file_that_nobody_could_have_published_is_not_read_into_memory(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").touch()
+    os.truncate(tmp_path / "plan.json", 1 << 40)
+    with pytest.raises(StoreError, match="larger"):
+        read_json(tmp_path / "plan.json")
+
+
+def test_json_that_is_nested_without_end_is_no_object(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text('{"a":' * 200_000)
+    assert read_json(tmp_path / "plan.json") is None
