@@ -27,6 +27,7 @@ from slurmtrain.agent.job import JobContext, read_job_context
 from slurmtrain.agent.processes import (
     Process,
     end_processes,
+    find_companions,
     find_launch_processes,
     send_stop_signal,
     signal_number,
@@ -70,6 +71,8 @@ class Companion:
         signal.signal(signal.SIGUSR2, self._on_request)
         signal.signal(signal.SIGTERM, self._on_term)
         signal.signal(signal.SIGUSR1, self._on_dismissal)
+        if not take_over_node(self._raw_job_id):
+            return 0
         self._end_ghosts()
         self._report("here")
         beat = time.monotonic()
@@ -156,6 +159,18 @@ class Companion:
         record = {"node": self._node, "pid": os.getpid(), "step": self._step, "status": status, "at": time.time()}
         with contextlib.suppress(StoreError):  # a full store must not end the companion
             replace(self._attempt.nodes / f"{self._node}.json", to_json(record))
+
+
+def take_over_node(job_id: str) -> bool:
+    """The youngest companion of a node stays and dismisses the others: False if that is another one.
+
+    An srun that is killed before its companions have reported leaves them to Slurm alone, and the agent, which does
+    not know their step, starts others: ranks must not hear a signal from both.
+    """
+    others = find_companions(job_id)
+    mine = (start_ticks(os.getpid()) or 0, os.getpid())
+    end_processes([p for p in others if (p.start_ticks, p.pid) < mine], signal.SIGUSR1)
+    return all((p.start_ticks, p.pid) < mine for p in others)
 
 
 def _launch_number(key: str) -> int:

@@ -50,6 +50,18 @@ def find_starters(job_id: str) -> list[Process]:
     return _find(job_id, of_step=False)
 
 
+def find_companions(job_id: str) -> list[Process]:
+    """Other companions of this job on this node, of any attempt; ``launch`` is empty."""
+    found = []
+    for pid in _pids():
+        values = read_environ(pid)
+        ours = values.get("SLURM_JOB_ID") == job_id and _same_node(values.get("SLURMD_NODENAME", ""))
+        if ours and (step := _step_of(values)) and "companion" in _arguments_of(pid):
+            process = _read_process(pid, "", step)
+            found += [process] if process and "SLURMTRAIN_LAUNCH_KEY" not in values else []
+    return found
+
+
 def _find(job_id: str, *, of_step: bool) -> list[Process]:
     found = []
     for pid in _pids():
@@ -142,6 +154,13 @@ def read_environ(pid: int) -> dict[str, str]:
     except OSError:
         return {}
     return dict(item.split("=", 1) for item in items if "=" in item)
+
+
+def _arguments_of(pid: int) -> list[str]:
+    try:
+        return (_PROC / str(pid) / "cmdline").read_text("utf-8", "replace").split("\0")
+    except OSError:
+        return []
 
 
 def read_state(pid: int) -> str:

@@ -121,9 +121,12 @@ def test_a_permanent_error_is_launched_once_and_frees_the_nodes(cluster: Cluster
 
 
 @pytest.mark.parametrize("partition", ["batch", "graced"])
-@pytest.mark.parametrize("on_stop", ["save", "default"])
+@pytest.mark.parametrize("on_stop", [pytest.param("save", marks=pytest.mark.docker_too), "default"])
 def test_preemption_is_continued_without_a_budget(cluster: Cluster, store: Path, partition: str, on_stop: str) -> None:
-    """With grace a training may save and exit 0 while squeue says RUNNING: that is not the end of the run."""
+    """With grace a training may save and exit 0 while squeue says RUNNING: that is not the end of the run.
+
+    Since 24.05 Slurm may forget to clear its mark of the grace, and starts the finished job once more.
+    """
     command = trainer(store, "--steps", "120", "--pace", "0.1", "--checkpoint-every", "5", "--on-stop", on_stop)
     nodes = cluster.nodes[:2]
     placed = {"nodelist": ",".join(nodes)}
@@ -138,7 +141,8 @@ def test_preemption_is_continued_without_a_budget(cluster: Cluster, store: Path,
     states = run.ended_states()
     assert states[-1] == "COMPLETED"
     assert set(states[:-1]) <= {"PREEMPTED", "REQUEUED"}
-    assert len(states) == 2, states
+    assert len(states) == 2 or (cluster.docker and partition == "graced" and len(states) == 3), states
+    assert run.starts() == ["0.0", "1.0"], "the third execution, if any, trains nothing"
     assert [d["budget"] for d in run.decisions()] == ["none", "none"]
     assert run.decisions()[0]["cause"] == "preempted"
     if on_stop == "save":

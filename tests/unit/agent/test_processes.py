@@ -80,6 +80,45 @@ def test_the_batch_script_is_no_step_though_slurm_gives_it_a_number(ranks: Ranks
     assert [(p.pid, p.step) for p in find_starters(JOB)] == [(starter.pid, "")]
 
 
+COMPANION = """
+import signal, sys, time
+from slurmtrain.agent.companion import take_over_node
+time.sleep(float(sys.argv[3]))  # a slow start
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit(3))
+if not take_over_node(sys.argv[2]):
+    sys.exit(4)
+open(sys.argv[1], "w").close()
+time.sleep(60)
+"""
+
+
+def wait_for_file(path: Path) -> None:
+    deadline = time.monotonic() + 30
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert path.exists()
+
+
+@pytest.mark.parametrize(("slow", "left"), [(0, 3), (5, 4)], ids=["dismissed", "leaves by itself"])
+def test_the_youngest_companion_of_a_node_stays(tmp_path: Path, slow: int, left: int) -> None:
+    """Of two steps that both live: srun was killed, and the agent did not know the step that it left behind."""
+    env = {**os.environ, "SLURM_JOB_ID": JOB, "SLURM_STEP_ID": "0", "PYTHONPATH": str(Path(__file__).parents[3])}
+    words = [sys.executable, "-c", COMPANION]
+    older = subprocess.Popen([*words, str(tmp_path / "older"), JOB, str(slow), "companion"], env=env)
+    if not slow:
+        wait_for_file(tmp_path / "older")
+    env["SLURM_STEP_ID"] = "2"
+    younger = subprocess.Popen([*words, str(tmp_path / "younger"), JOB, "0", "companion"], env=env)
+    try:
+        assert older.wait(30) in {left, -signal.SIGUSR1}  # not yet listening, it dies of the dismissal
+        wait_for_file(tmp_path / "younger")
+        assert younger.poll() is None
+    finally:
+        older.kill()
+        younger.kill()
+        younger.wait()
+
+
 def test_a_listener_behind_a_wrapper_hears_it_and_the_wrapper_lives(ranks: Ranks) -> None:
     wrapper = ranks.start(["bash", "-c", f'{sys.executable} -c "$CODE" {ranks.out}; true'], CODE=LISTENER)
     reached = send_stop_signal(find_launch_processes(JOB), signal.SIGUSR2)
