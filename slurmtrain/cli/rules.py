@@ -24,7 +24,7 @@ def command() -> None:
     """List and test the rules that recognise failures."""
 
 
-@command.command("list")
+@command.command("list", short_help="Show every rule, in order of precedence.")
 @click.option("--rules", "paths", multiple=True, type=click.Path(path_type=Path), help="Rule pack or folder; first.")
 @click.option("--cause", help="Only rules that lead to this cause.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list.")
@@ -48,7 +48,7 @@ def list_rules(paths: tuple[Path, ...], cause: str | None, as_json: bool) -> Non
         print_text(f"{row['pack']:<12} {clean(row['id']):<28} {what:<24} weight {row.get('weight', 0):>3}{shadow}")
 
 
-@command.command("test")
+@command.command("test", short_help="Run every rule on its examples.")
 @click.argument("packs", nargs=-1, type=click.Path(path_type=Path), metavar="[PACK]...")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context

@@ -75,7 +75,9 @@ def open_log(path: Path | str) -> Iterator[BinaryIO]:
     except IsADirectoryError:
         raise UsageError(f"{path} is a folder") from None
     except (OSError, EOFError, lzma.LZMAError, ValueError) as exc:
-        raise SlurmtrainError(f"cannot read {path}: {exc}") from exc
+        raise SlurmtrainError(
+            f"cannot read {path}: {exc.strerror if isinstance(exc, OSError) and exc.strerror else exc}"
+        ) from exc
 
 
 def _opened(raw: BinaryIO, name: str) -> Iterator[BinaryIO]:

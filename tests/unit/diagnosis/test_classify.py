@@ -168,3 +168,9 @@ def test_facts_of_the_wrong_kind_are_one_sentence(tmp_path: Path, facts: str) ->
     assert result.returncode == 5, result.stderr
     assert b"f.json" in result.stderr
     assert result.stderr.count(b"\n") == 1
+
+
+def test_what_cannot_be_read_is_told_in_words_and_named_once() -> None:
+    result = run("classify", "/proc/self/mem")
+    assert result.returncode == 1
+    assert result.stderr == b"slurmtrain: cannot read /proc/self/mem: Input/output error\n"
