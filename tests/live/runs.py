@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,9 +104,17 @@ class LiveRun:
         return [p for p in self.cluster.processes(self.job_id) if "SLURMTRAIN_LAUNCH_KEY" in p.environ and p.in_step]
 
 
-def slurmtrain(cluster: Cluster, store: Path, *words: str, check: bool = True, timeout_s: float = 180) -> Any:
+def slurmtrain(
+    cluster: Cluster,
+    store: Path,
+    *words: str,
+    check: bool = True,
+    timeout_s: float = 180,
+    env: Mapping[str, str] | None = None,
+) -> Any:
     """Run the command line as the researcher; with ``check`` it has to end with exit code 0."""
-    result = cluster.as_user("slurmtrain", *words, env={"SLURMTRAIN_STORE": str(store)}, cwd=store, timeout_s=timeout_s)
+    whole = {"SLURMTRAIN_STORE": str(store), **(env or {})}
+    result = cluster.as_user("slurmtrain", *words, env=whole, cwd=store, timeout_s=timeout_s)
     if check:
         assert result.returncode == 0, (
             f"slurmtrain {' '.join(words)}: {result.returncode}\n{result.stdout}{result.stderr}"
@@ -131,9 +139,10 @@ def submit(
     time_limit: str = "10",
     launcher: str = "srun",
     resources: dict[str, Any] | None = None,
+    env: Mapping[str, str] | None = None,
     **spec: Any,
 ) -> LiveRun:
-    """Submit a run through ``slurmtrain submit`` as the researcher."""
+    """Submit a run through ``slurmtrain submit`` as the researcher; the job inherits ``env``."""
     workdir = store / f"work-{name}"
     workdir.mkdir()
     owner = store.stat()
@@ -149,5 +158,5 @@ def submit(
     path = store / f"{name}.yaml"
     path.write_text(json.dumps({**body, **spec}, indent=1))
     os.chown(path, owner.st_uid, owner.st_gid)
-    answer = json.loads(slurmtrain(cluster, store, "submit", str(path), "--json").stdout)
+    answer = json.loads(slurmtrain(cluster, store, "submit", str(path), "--json", env=env).stdout)
     return LiveRun(cluster, answer["run_id"], int(answer["job_id"]), Path(answer["run_dir"]), workdir)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-PROGRAMS = ("trainer.py", "errors.py", "ddp.py")
+PROGRAMS = ("trainer.py", "errors.py", "ddp.py", "unreliable.sh")
 SEED = "0" * 16
 
 

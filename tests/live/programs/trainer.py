@@ -156,6 +156,8 @@ class Trainer:
             time.sleep(self._args.pace)
             self._step += 1
             self._chain = chain(1, self._chain)
+            if self._args.tell_steps:
+                record("step", step=self._step)
             if self._step % self._args.print_every == 0:
                 print(f"step {self._step}/{self._args.steps} loss {3.0 / (1 + self._step):.4f}", flush=True)
             if why := self._stop.wanted:
@@ -184,6 +186,8 @@ class Trainer:
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(final)
+        if self._args.tell_steps:
+            record("saved", step=self._step)
         old = [path for path in self._folder.glob("step-*.json") if _step_of(path) <= self._step]
         for path in sorted(old)[: -self._args.keep]:
             path.unlink(missing_ok=True)
@@ -197,6 +201,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--pace", type=float, default=0.1, help="seconds a step takes")
+    parser.add_argument("--tell-steps", action="store_true", help="each step and each save into the record")
     parser.add_argument("--print-every", type=int, default=5)
     parser.add_argument("--checkpoint-every", type=int, default=10)
     parser.add_argument("--checkpoints", help="folder (default: what slurmtrain says, else ./checkpoints)")
