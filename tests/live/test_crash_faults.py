@@ -19,7 +19,7 @@ from programs.place import assert_whole, place_programs
 from runs import submit
 
 LOOKS = (
-    ("recover.py", "    if attempt.number != max(", "    if False and attempt.number != max("),
+    ("recover.py", "    if any(not came_before(", "    if False and any(not came_before("),
     ("act.py", "if record is None or not _may_requeue(record, owner):", "if record is None:"),
 )
 
