@@ -6,6 +6,7 @@ read from the decision last.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -76,12 +77,17 @@ def test_killed_companions_come_back_and_the_training_does_not_notice(
     else:
         cluster.signal_process(next(p for p in companions(run) if p.node != batch_host(run)), signal.SIGKILL)
 
+    def reported() -> set[int]:
+        """Companions that have started to listen and said so."""
+        return {int(json.loads(path.read_text())["pid"]) for path in run.path.glob("attempts/000/nodes/*.json")}
+
     def back() -> bool:
         found = companions(run)
         return (
             sorted(p.node for p in found) == sorted({p.node for p in found})
             and len(found) == 2
             and bool({p.pid for p in found} - before)
+            and {p.pid for p in found} == reported()
         )
 
     wait_until(back, 60, "one companion on each node again")
