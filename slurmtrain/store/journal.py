@@ -16,7 +16,7 @@ from typing import Any
 
 from slurmtrain.core.events import Event, event_from_dict, event_to_dict
 from slurmtrain.errors import StoreError
-from slurmtrain.store.publish import NoFileError, open_file
+from slurmtrain.store.publish import open_file
 
 _MAX_LINE = 1 << 20  # bytes; a journal line is far shorter, a longer one is garbage
 _MAX_SEQUENCE = 1 << 53
@@ -111,7 +111,7 @@ def _read_file(path: Path) -> Iterator[tuple[int, str, Event]]:
                 parsed = _parse_line(line)
                 if parsed is not None:
                     yield parsed
-    except (FileNotFoundError, NoFileError):
+    except FileNotFoundError:
         return
     except OSError as exc:
         raise StoreError(f"cannot read the journal {path}: {exc.strerror or exc}") from exc

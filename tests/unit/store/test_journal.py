@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from slurmtrain.core import events as ev
 from slurmtrain.errors import StoreError
-from slurmtrain.store.journal import JournalWriter, read_journal
+from slurmtrain.store.journal import JournalWriter, read_journal, read_what_can_be_read
 
 
 def seen(state: str, attempt: int = -1, at: float = 0.0) -> ev.JobSeen:
@@ -103,7 +103,11 @@ def test_no_bytes_break_the_reader(tmp_path_factory: pytest.TempPathFactory, dat
     read_journal(folder)
 
 
-def test_a_fifo_in_the_journal_is_passed_over_and_not_waited_for(tmp_path: Path) -> None:
+def test_a_fifo_in_the_journal_is_named_and_not_waited_for(tmp_path: Path) -> None:
     JournalWriter(tmp_path, "agent").append(seen("RUNNING"))
     os.mkfifo(tmp_path / "fifo.jsonl")
-    assert states(tmp_path) == ["RUNNING"]
+    events, (damage,) = read_what_can_be_read(tmp_path)
+    assert [event.state for event in events if isinstance(event, ev.JobSeen)] == ["RUNNING"]
+    assert "fifo.jsonl" in damage
+    with pytest.raises(StoreError, match="no regular file"):
+        read_journal(tmp_path)
