@@ -18,6 +18,7 @@ from blocks import find_file
 
 STEPS, STEPS_PER_EPOCH, CHECKPOINT_EVERY, KILL_AT = 100, 30, 7, 38
 TOLERANCE = 1e-6
+OURS = {"batch", "extern", "companion", "release"}  # steps that are no launch of the training
 pytestmark = [pytest.mark.whole_cluster, pytest.mark.timeout(900), pytest.mark.nodes(2), pytest.mark.native_only]
 
 COMPARE = """
@@ -176,5 +177,5 @@ def _assert_slurm_saw_one_job_restarted_in_place(run: Ddp) -> None:
 def _training_steps(run: Ddp) -> list[str]:
     """States of the launches' steps, oldest first."""
     rows = run.cluster.sacct(run.job_id, steps=True, fields=["JobID", "JobName", "State"])
-    steps = [row for row in rows if "." in row["JobID"] and row["JobName"] not in ("batch", "extern", "companion")]
+    steps = [row for row in rows if "." in row["JobID"] and row["JobName"] not in OURS]
     return [row["State"].split()[0] for row in sorted(steps, key=lambda row: int(row["JobID"].split(".")[1]))]
