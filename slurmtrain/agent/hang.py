@@ -15,6 +15,7 @@ from slurmtrain.logs.lines import find_rank, split_prefix
 
 HUNG_GRACE_S = 2.0  # from TERM to KILL for ranks that do nothing any more
 DEFAULT_S = 1800  # for a training that sends heartbeats and says nothing else about it
+_LOOK_S = 30.0  # between two looks at the signs of life, at most
 _LONGEST_DUMP_S, _QUIET_S = 20.0, 3.0
 _LONGEST_LINE = 4096
 _MAX_DUMP = 64 << 20  # bytes of stacks that are read
@@ -36,10 +37,12 @@ class HangWatch:
     def silent_for(self) -> float | None:
         """Seconds without a sign of life once they are too many, else None. Cheap: looks now and then."""
         now = time.monotonic()
-        limit = self._limit()
-        if limit is None or now < self._next_look:
+        if now < self._next_look:
             return None
-        self._next_look = now + min(30.0, max(1.0, limit / 20))
+        limit = self._limit()
+        self._next_look = now + (_LOOK_S if limit is None else min(_LOOK_S, max(1.0, limit / 20)))
+        if limit is None:
+            return None
         seen = (self._launch.log_end(), _changed_at(self._heartbeat), _changed_at(self._checkpoints))
         if seen != self._seen or self._is_paused():
             self._seen, self._alive_at = seen, now
