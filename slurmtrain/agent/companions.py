@@ -20,6 +20,7 @@ from slurmtrain.agent.stacks import request_stacks
 from slurmtrain.errors import SlurmtrainError, StoreError
 from slurmtrain.slurm.client import SlurmClient
 from slurmtrain.slurm.commands import build_companion_srun
+from slurmtrain.slurm.environment import beside_environment
 from slurmtrain.store.publish import read_json
 from slurmtrain.store.rundir import AttemptDir
 
@@ -140,9 +141,7 @@ class CompanionStep:
         command = [sys.executable, "-I", str(self._job.run.agent), "companion", str(self._job.run.path)]
         sizes = [1] if node else count_nodes(self._env)
         argv = build_companion_srun(sizes, [*command, str(self._attempt.number)], node=node)
-        env = {**self._env, "SLURMTRAIN_AGENT": f"{os.getpid()}@{self._job.host}"}
-        for name in [name for name in env if name.startswith("SLURM_CPU_BIND") or name == "SLURM_NTASKS"]:
-            del env[name]
+        env = {**beside_environment(self._env), "SLURMTRAIN_AGENT": f"{os.getpid()}@{self._job.host}"}
         try:
             with self._log_file.open("ab") as log:  # srun talks; the training's log is not its
                 self._sruns.append(

@@ -15,6 +15,7 @@ from slurmtrain.agent.job import JobContext, count_nodes
 from slurmtrain.agent.release import release_node
 from slurmtrain.agent.say import say
 from slurmtrain.slurm.commands import build_companion_srun
+from slurmtrain.slurm.environment import beside_environment
 
 WAIT_S = 30.0  # for a node to give everything back
 _STEP_S = 30.0  # beyond that, for srun to start and to end
@@ -25,16 +26,14 @@ def release_all(job: JobContext, env: Mapping[str, str], since: float) -> bool:
     """False where a node still holds something after the wait, which is said; True also where nobody can tell."""
     nodes = count_nodes(env)
     if sum(nodes) == 1:
-        held = release_node(env.get("SLURM_JOB_ID", ""), since, WAIT_S, gpus=env.get("CUDA_VISIBLE_DEVICES"))
-        if held:
+        if held := _release(env, since):
             say(f"still held on {job.host}: {', '.join(held)}")
         return not held
     command = [sys.executable, "-I", str(job.run.agent), "release", str(int(since))]
-    own = {name: value for name, value in env.items() if name != "SLURM_NTASKS"}
     try:
         done = subprocess.run(
             build_companion_srun(nodes, command, name="release"),
-            env={name: value for name, value in own.items() if not name.startswith("SLURM_CPU_BIND")},
+            env=beside_environment(env),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -52,7 +51,10 @@ def release_all(job: JobContext, env: Mapping[str, str], since: float) -> bool:
 
 def release_here(since: float) -> int:
     """The task of the step; in a heterogeneous job each component has a job id of its own."""
-    held = release_node(os.environ.get("SLURM_JOB_ID", ""), since, WAIT_S, gpus=os.environ.get("CUDA_VISIBLE_DEVICES"))
-    if held:
+    if held := _release(os.environ, since):
         sys.stdout.write(f"still held on {os.environ.get('SLURMD_NODENAME', '?')}: {', '.join(held)}\n")
     return HELD if held else 0
+
+
+def _release(env: Mapping[str, str], since: float) -> list[str]:
+    return release_node(env.get("SLURM_JOB_ID", ""), since, WAIT_S, gpus=env.get("CUDA_VISIBLE_DEVICES"))

@@ -28,6 +28,15 @@ def query_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {**scrub(environ), "LC_ALL": "C", "TZ": "UTC", "SLURM_TIME_FORMAT": "%s"}
 
 
+def beside_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """For an srun inside the job whose step has a shape of its own beside the training's."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name != "SLURM_NTASKS" and not name.startswith("SLURM_CPU_BIND")
+    }
+
+
 def submit_environment(environ: Mapping[str, str], added: Mapping[str, str] | None) -> dict[str, str]:
     """For sbatch: what the job inherits."""
     return {**scrub(environ), **(added or {})}
