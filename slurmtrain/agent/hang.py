@@ -12,6 +12,7 @@ from slurmtrain.agent.stacks import read_states
 from slurmtrain.core.spec import Hang, Spec, all_components
 from slurmtrain.core.stacks import OddRanks, find_odd_ranks, parse_stacks
 from slurmtrain.logs.lines import find_rank, split_prefix
+from slurmtrain.store.rundir import HEARTBEAT
 
 HUNG_GRACE_S = 2.0  # from TERM to KILL for ranks that do nothing any more
 DEFAULT_S = 1800  # for a training that sends heartbeats and says nothing else about it
@@ -28,7 +29,7 @@ class HangWatch:
     def __init__(self, hang: Hang, launch: LaunchProcess, checkpoints: Path) -> None:
         self._hang = hang
         self._launch = launch
-        self._heartbeat = launch.folder / "heartbeat" if launch.folder is not None else None
+        self._heartbeat = launch.folder / HEARTBEAT if launch.folder is not None else None
         self._checkpoints = checkpoints
         self._seen: tuple[object, ...] = ()
         self._alive_at = self._started_at = time.monotonic()

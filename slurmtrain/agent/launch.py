@@ -20,7 +20,7 @@ from slurmtrain.checkpoints.find import checkpoint_dir
 from slurmtrain.core.jobid import JobId
 from slurmtrain.errors import SlurmtrainError
 from slurmtrain.slurm.client import SlurmClient
-from slurmtrain.store.rundir import AttemptDir
+from slurmtrain.store.rundir import HEARTBEAT, AttemptDir
 
 _PORT_BASE, _PORT_SPAN = 20000, 12000  # below Linux's ephemeral ports (32768…)
 _PORT_TRIES, _PORT_STRIDE = 50, 101  # not the next one: that is the next launch's
@@ -124,7 +124,7 @@ def launch_environment(
         "SLURMTRAIN_LAUNCH_KEY": f"{attempt.number}.{number}",
         "SLURMTRAIN_CHECKPOINT_DIR": str(checkpoint_dir(job.run.path, job.plan.spec.checkpoint)),
         "SLURMTRAIN_RESUME_FROM": str(resume_from) if resume_from else "",
-        "SLURMTRAIN_HEARTBEAT": str(attempt.launch(number) / "heartbeat"),
+        "SLURMTRAIN_HEARTBEAT": str(attempt.launch(number) / HEARTBEAT),
         "SLURMTRAIN_STOP_FILE": str(attempt.stop_file),
         "SLURMTRAIN_DONE_FILE": str(job.run.done_file),
         "SLURMTRAIN_PRIMARY_DONE": str(attempt.launch(number) / "primary-done"),

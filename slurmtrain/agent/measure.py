@@ -10,6 +10,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from slurmtrain.store.rundir import HEARTBEAT
+
 GPU_WAIT_S = 5.0
 # A GPU that fell off the bus keeps its device file, but it cannot be opened; opening may also hang for ever.
 _OPEN_GPUS = """
@@ -87,5 +89,5 @@ def heartbeat_age(launch_folder: Path | None) -> float | None:
     """Seconds since the training last said that it goes on; None where it never did."""
     with contextlib.suppress(OSError):
         if launch_folder is not None:
-            return max(0.0, time.time() - (launch_folder / "heartbeat").stat().st_mtime)
+            return max(0.0, time.time() - (launch_folder / HEARTBEAT).stat().st_mtime)
     return None

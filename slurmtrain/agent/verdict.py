@@ -32,7 +32,7 @@ from slurmtrain.ops.judge import LogRange, decide_ending, diagnose_log
 from slurmtrain.ops.launch_exit import LaunchExit, read_launch_exit, write_launch_exit
 from slurmtrain.ops.requeued import read_srun_words
 from slurmtrain.slurm.client import JobRecord, SlurmClient
-from slurmtrain.store.rundir import AttemptDir
+from slurmtrain.store.rundir import HEARTBEAT, AttemptDir
 
 _NO_FAILURE = Diagnosis("no_failure", "none", retryable=False, action="none")  # nothing is looked for in the log
 BY_SLURM = "slurm"  # why a launch ended while Slurm took the job away: a requeue, a cancel, a preemption, a lost node
@@ -157,7 +157,7 @@ def judge_launch(job: JobContext, end: LaunchEnd, slurm: SlurmClient, record: Re
 
 def _heartbeat(job: JobContext, record: Record, launch: LaunchProcess) -> Path:
     """The file in which the training may tell its step (``SLURMTRAIN_HEARTBEAT``)."""
-    return job.run.attempt(record.attempt).launch(launch.number) / "heartbeat"
+    return job.run.attempt(record.attempt).launch(launch.number) / HEARTBEAT
 
 
 def _announce(decision: Decision) -> Decision:

@@ -14,6 +14,7 @@ from slurmtrain.core.spec import Spec, spec_from_dict
 from slurmtrain.errors import NotFoundError, StoreError
 from slurmtrain.store.publish import exists, publish_once, read_json, set_damaged_aside, to_json
 
+HEARTBEAT = "heartbeat"  # in a launch's folder: the training may tell its step there (``SLURMTRAIN_HEARTBEAT``)
 RUN_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 _LOG = re.compile(r"train-([0-9]{1,18}(?:[_+][0-9]{1,9})?)\.log", re.ASCII)
 _ATTEMPT = re.compile(r"[0-9]{3,6}", re.ASCII)
