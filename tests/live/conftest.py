@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from cluster import Cluster
 from torch_env import torch_python
+from transitions import check_transitions
 
 __all__ = ["torch_python"]
 
@@ -108,13 +109,18 @@ def _turn(directory: Path, *, alone: bool) -> Iterator[None]:
 
 @pytest.fixture
 def store(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A directory of this test's own in the researcher's shared store, kept if the test fails."""
+    """A directory of this test's own in the researcher's shared store, kept if the test fails.
+
+    The states of its runs must have followed each other as they may.
+    """
     name = re.sub(r"[^\w.-]+", "_", request.node.name)[:80]
     path = cluster.store / f"test-{os.getpid()}-{name}"
     path.mkdir(mode=0o700)
     os.chown(path, int(cluster.facts["user"]["uid"]), int(cluster.facts["user"]["gid"]))
     yield path
     if not getattr(request.node, "failed", False):
+        wrong = check_transitions(path)
+        assert not wrong, wrong
         shutil.rmtree(path, ignore_errors=True)
 
 

@@ -32,12 +32,15 @@ from crash_plan import KINDS, Plans, Striker, start_watcher
 from outside import Process, read_process
 from programs.place import place_programs, read_newest_checkpoint
 from runs import LiveRun, slurmtrain, submit, trainer
+from transitions import check_transitions
 
 CRASHES = int(os.environ.get("SLURMTRAIN_CRASHES", "1"))
 SEED = int(os.environ.get("SLURMTRAIN_CRASH_SEED", "0")) or int(time.time())
 LONG = CRASHES > 1
 FAULTS_S = 45.0 if LONG else 20.0
 HEAL_S = 420.0
+CANCEL_S = 90.0
+RUNS_S = 60.0
 LOOKED_S = 6.0  # a watcher that lives for so long has looked
 STEPS = 120
 ENDED = {"Completed", "Failed", "Stopped", "Terminated"}
@@ -55,6 +58,7 @@ class Life:
     run: LiveRun
     scenario: str
     cancelled_at: float | None = None
+    happened: bool = False  # what its scenario does to it from outside
     released: int = 0
     states: list[str] = field(default_factory=list)
 
@@ -67,44 +71,82 @@ class Scenario:
     event: Callable[[Cluster, Life], None] = lambda _cluster, _life: None
     ends: frozenset[str] = frozenset({"Completed"})
 
+    @property
+    def steps(self) -> int:
+        """The training's last one."""
+        words = (*self.arguments, "--steps", str(STEPS))
+        return int(words[words.index("--steps") + 1])
+
 
 def cancel(cluster: Cluster, life: Life, by: str = "user") -> None:
-    life.cancelled_at = time.time()
-    for job in job_ids(life.run):
-        (cluster.as_root if by == "root" else cluster.as_user)("scancel", str(job))
+    """Until Slurm has taken it: while the script is dead and nobody has requeued the job yet, there is none to cancel.
+
+    A run that is held by then is released first, as a person would who wants it gone for good.
+    """
+    scancel = cluster.as_root if by == "root" else cluster.as_user
+    deadline = time.monotonic() + CANCEL_S
+    while time.monotonic() < deadline:
+        life.cancelled_at = time.time()
+        answers = [scancel("scancel", "-v", str(job)) for job in job_ids(life.run)]
+        if any("error" not in answer.stderr for answer in answers):
+            life.happened = True
+            return
+        release_held(life)
+        time.sleep(1.0)
+    raise AssertionError(f"{life.run.run_id}: nothing to cancel for {CANCEL_S:g} s: {[a.stderr for a in answers]}")
 
 
 def cancel_by_root(cluster: Cluster, life: Life) -> None:
     cancel(cluster, life, "root")
 
 
+def release_held(life: Life) -> None:
+    if life.run.status()["state"] == "Held":
+        life.released += 1
+        life.run.slurmtrain("release", life.run.run_id)
+
+
+def wait_nodes(cluster: Cluster, life: Life) -> list[str]:
+    """Where the run runs, let go if it is held; empty where it does not for so long."""
+    deadline = time.monotonic() + RUNS_S
+    while time.monotonic() < deadline:
+        jobs = [cluster.job(job) for job in job_ids(life.run)]
+        if nodes := [node for job in jobs if job is not None and job.state == "RUNNING" for node in job.nodes]:
+            life.happened = True
+            return nodes
+        release_held(life)
+        time.sleep(0.5)
+    return []
+
+
 def preempt(cluster: Cluster, life: Life) -> None:
-    job = cluster.job(life.run.job_id)
-    if job is not None and job.nodes:
-        where = ["-p", cluster.partition("urgent"), "-w", job.nodes[0], "-N1", "--exclusive", "-t", "1", "-J", "urgent"]
+    for node in wait_nodes(cluster, life)[:1]:
+        where = ["-p", cluster.partition("urgent"), "-w", node, "-N1", "--exclusive", "-t", "1", "-J", "urgent"]
         cluster.sbatch(*where, script="#!/bin/bash\nsleep 2\n")
 
 
 def lose_node(cluster: Cluster, life: Life) -> None:
-    job = cluster.job(life.run.job_id)
-    if job is not None and job.nodes:
-        cluster.kill_node(job.nodes[-1])
+    for node in wait_nodes(cluster, life)[-1:]:
+        cluster.kill_node(node)
         time.sleep(14.0)  # longer than SlurmdTimeout
-        cluster.fault("heal", job.nodes[-1])
+        cluster.fault("heal", node)
         cluster.resume_nodes()
 
 
-STOPPED = frozenset({"Stopped", "Terminated", "Completed"})  # the cancel may come after the end
+STOPPED = frozenset({"Stopped", "Terminated"})
 LIMITED = {"time_limit": "1", "stop": {"warning_s": 20}}
+# Those to which something happens later than at once go on until then; those who are cancelled would never end.
+GOES_ON = ("--steps", "400")
+NEVER_ENDS = ("--steps", "100000", *FAILS, "-1", "--fail-further", "15")
 SCENARIOS = {
     "in place": Scenario((*FAILS, "2")),
     "requeue": Scenario((*FAILS, "1"), {"in_place": 0}),
-    "cancelled": Scenario((*FAILS, "3"), {"in_place": 1}, event=cancel, ends=STOPPED),
+    "cancelled": Scenario(NEVER_ENDS, {"in_place": 1}, event=cancel, ends=STOPPED),
     "hold": Scenario((*FAILS, "-1"), {"in_place": 1, "requeues": 1}, ends=frozenset({"Held"})),
-    "preempted": Scenario(event=preempt),
-    "cancelled by root": Scenario((*FAILS, "3"), {"in_place": 0}, event=cancel_by_root, ends=STOPPED),
+    "preempted": Scenario(GOES_ON, event=preempt),
+    "cancelled by root": Scenario(NEVER_ENDS, {"in_place": 0}, event=cancel_by_root, ends=STOPPED),
     "success": Scenario(),
-    "node lost": Scenario(event=lose_node),
+    "node lost": Scenario(GOES_ON, event=lose_node),
     "time limit": Scenario(("--steps", "500"), spec=LIMITED),
 }
 SHORT = ("in place", "requeue", "cancelled", "preempted")
@@ -143,7 +185,7 @@ class Round:
     def _submit(self, scenario: str, name: str, env: dict[str, str]) -> Life:
         wanted = SCENARIOS[scenario]
         more = ["--pace", "0.1", "--checkpoint-every", "10", "--tell-steps", *wanted.arguments]
-        command = trainer(self.store, "--steps", str(STEPS), *more)
+        command = trainer(self.store, *more, "--steps", str(wanted.steps))
         spec: dict[str, Any] = {"nodes": 1, "retry": {**RETRY, **wanted.retry}, **wanted.spec}
         return Life(submit(self.cluster, self.store, command, name=name, env=env, **spec), scenario)
 
@@ -202,11 +244,15 @@ class Round:
     def _let_things_happen(self) -> None:
         began = time.monotonic()
         due = sorted((self.rng.uniform(0.1, 0.6) * FAULTS_S, n) for n in range(len(self.lives)))
-        for at, n in due:
-            time.sleep(max(0.0, began + at - time.monotonic()))
-            life = self.lives[n]
-            SCENARIOS[life.scenario].event(self.cluster, life)
-        time.sleep(max(0.0, began + FAULTS_S - time.monotonic()))
+        with ThreadPoolExecutor(len(due)) as pool:  # some take a while
+            events = []
+            for at, n in due:
+                time.sleep(max(0.0, began + at - time.monotonic()))
+                life = self.lives[n]
+                events.append(pool.submit(SCENARIOS[life.scenario].event, self.cluster, life))
+            time.sleep(max(0.0, began + FAULTS_S - time.monotonic()))
+        for event in events:
+            event.result()
 
     def _note(self, what: str) -> None:
         print(f"{time.monotonic() - self.began:.0f} s: {what}", flush=True)
@@ -242,14 +288,14 @@ class Round:
         """Sentences about what is wrong."""
         problems = [p for life in self.lives for p in check_run(life.run, life.cancelled_at)]
         problems += check_cluster(self.cluster, [life.run for life in self.lives], self.known)
+        problems += check_transitions(self.store)
         for life in self.lives:
-            ends = SCENARIOS[life.scenario].ends | ({"Held"} if life.cancelled_at else set())
-            if life.states[-1] not in ends:
+            if life.states[-1] not in SCENARIOS[life.scenario].ends:
                 problems.append(f"{life.run.run_id} ({life.scenario}) is {life.states[-1]} at the end")
             elif life.states[-1] == "Completed":
-                goal = 500 if life.scenario == "time limit" else STEPS
-                if read_newest_checkpoint(life.run.checkpoints)["step"] != goal:
-                    problems.append(f"{life.run.run_id} is Completed without all steps")
+                reached = read_newest_checkpoint(life.run.checkpoints)["step"]
+                if reached != SCENARIOS[life.scenario].steps:
+                    problems.append(f"{life.run.run_id} is Completed after {reached} steps")
         return problems
 
     def story(self) -> list[str]:
@@ -259,7 +305,8 @@ class Round:
 
     def summary(self) -> str:
         return ", ".join(
-            f"{life.scenario}: {life.states[-1]}{f' (released {life.released})' if life.released else ''}"
+            f"{life.scenario}{' (happened)' if life.happened else ''}: {life.states[-1]}"
+            f"{f' (released {life.released})' if life.released else ''}"
             f" {len(life.run.decisions())} attempts"
             for life in self.lives
         )

@@ -65,6 +65,26 @@ def test_node_fail_without_requeue_goes_on_as_a_new_job(cluster: Cluster, store:
     assert run.decisions()[0]["budget"] == "infrastructure"
 
 
+BOOT_FAILED = """
+import ctypes, glob, sys
+slurm = ctypes.CDLL(glob.glob("/usr/lib/*/slurm*/libslurmfull.so")[0], mode=ctypes.RTLD_GLOBAL)
+slurm.slurm_init(None)
+slurm.slurm_requeue(ctypes.c_uint32(int(sys.argv[1])), ctypes.c_uint32(1 << 17))  # JOB_RECONFIG_FAIL
+"""
+
+
+@pytest.mark.docker_too
+def test_boot_fail_without_requeue_goes_on_as_a_new_job(cluster: Cluster, store: Path) -> None:
+    """slurmctld gives this state to no job by itself: a site's boot scripts ask for it, by this call of Slurm's API."""
+    run = submit(cluster, store, steady(store), nodes=1)
+    run.wait_step(10)
+    forbid_requeue(cluster, run)
+    cluster.as_root("python3", "-c", BOOT_FAILED, str(run.job_id))
+    cluster.wait_state(run.job_id, "BOOT_FAIL", timeout_s=60)
+    goes_on_as_a_new_job(cluster, run, "BOOT_FAIL", 60)
+    assert run.decisions()[0]["budget"] == "infrastructure"
+
+
 @pytest.mark.nodes(3)
 @pytest.mark.native_only
 def test_the_batch_host_is_lost(cluster: Cluster, store: Path) -> None:

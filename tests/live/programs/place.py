@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,20 @@ SEED = "0" * 16
 
 
 def place_programs(folder: Path) -> Path:
-    """Copy the programs below ``folder`` (the checkout may be unreadable for others); the new folder."""
-    target = folder / "programs"
+    """Copy the programs below ``folder`` (the checkout may be unreadable for others); the new folder.
+
+    Each at once as a whole: others may run them, and copy them, at the same time.
+    """
+    target, owner = folder / "programs", folder.stat()
     target.mkdir(exist_ok=True)
-    for name in PROGRAMS:
-        shutil.copy(HERE / name, target / name)
-        (target / name).chmod(0o755)
-    owner = folder.stat()
-    for path in (target, *target.iterdir()):
-        os.chown(path, owner.st_uid, owner.st_gid)
-        path.chmod(0o755)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".programs-") as aside:
+        for name in PROGRAMS:
+            copy = Path(shutil.copy(HERE / name, aside))
+            os.chown(copy, owner.st_uid, owner.st_gid)
+            copy.chmod(0o755)
+            copy.replace(target / name)
+    os.chown(target, owner.st_uid, owner.st_gid)
+    target.chmod(0o755)
     return target
 
 

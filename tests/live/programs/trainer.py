@@ -86,18 +86,21 @@ class Fault:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._args = args
-        self._due: bool = self._count_launch() and args.fail_rank in (RANK, -1) and args.fail_node in ("", NODE)
+        done = self._count_launch()
+        self._at: int = args.fail_at + done * args.fail_further
+        within = args.fail_launches < 0 or done < args.fail_launches
+        self._due: bool = within and args.fail_rank in (RANK, -1) and args.fail_node in ("", NODE)
 
-    def _count_launch(self) -> bool:
-        """Each rank counts for itself, in a file: the number of this launch must be within those that fail."""
+    def _count_launch(self) -> int:
+        """Launches before this one; each rank counts for itself, in a file."""
         path = Path(f"launches-{RANK}.count")
         done = int(path.read_text()) if path.exists() else 0
         path.write_text(str(done + 1))
-        return bool(self._args.fail_launches < 0 or done < self._args.fail_launches)
+        return done
 
     def at_step(self, step: int) -> None:
         """Once, at the step or the first one after it: those that -K ends may have saved a later step."""
-        if self._due and step >= self._args.fail_at:
+        if self._due and step >= self._at:
             self._due = False
             record("fault", kind=self._args.fail, step=step)
             sys.stdout.flush()
@@ -222,6 +225,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--fail", default="exit:1", help=f"what goes wrong: {kinds}")
     parser.add_argument("--fail-launches", type=int, default=0, metavar="K", help="in the first K launches; -1: in all")
     parser.add_argument("--fail-at", type=int, default=0, metavar="STEP")
+    parser.add_argument("--fail-further", type=int, default=0, metavar="N", help="N steps later at each launch")
     parser.add_argument("--fail-rank", type=int, default=0, metavar="R", help="-1: every rank")
     parser.add_argument("--fail-node", default="", metavar="NODE", help="only there")
     return parser.parse_args(argv)
