@@ -6,41 +6,30 @@ There is always an answer, also for a run that waits or runs, and for one whose 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from slurmtrain.checkpoints.find import find_newest
 from slurmtrain.core.avoid import Avoided, avoided_now
 from slurmtrain.core.causes import CAUSES
 from slurmtrain.core.decision import Decision, RunState, decision_to_dict
 from slurmtrain.core.diagnosis.model import Diagnosis
-from slurmtrain.core.run import Attempt, Launch, Run
+from slurmtrain.core.effective_time import EffectiveTime
+from slurmtrain.core.run import Run
 from slurmtrain.core.spec import Retry
-from slurmtrain.errors import SlurmtrainError
-from slurmtrain.logs.follow import last_redraw, read_lines
-from slurmtrain.logs.lines import clean, strip_ansi
+from slurmtrain.logs.lines import clean
 from slurmtrain.ops.advise import Step, advise
 from slurmtrain.ops.budgets import BudgetUse, count_budgets
-from slurmtrain.ops.logs import find_segments
+from slurmtrain.ops.extract import MAX_EVIDENCE, Evidence, find_evidence, launch_at
+from slurmtrain.ops.launch_table import LaunchRow, build_launch_table, read_diagnosis
+from slurmtrain.ops.places import Place, find_places
+from slurmtrain.ops.spent import Saved, list_checkpoints, measure_run, time_to_dict, to_saved
 from slurmtrain.ops.status import RunStatus, Sight, build_status, iso_time, see_jobs
-from slurmtrain.ops.timeline import Entry, as_time, build_timeline, find_plan, look_for_damage, read_view
+from slurmtrain.ops.story import StoryLine, tell_story
+from slurmtrain.ops.timeline import Entry, RunView, as_time, build_timeline, find_plan, look_for_damage, read_view
+from slurmtrain.render.quoting import quote_argv
 from slurmtrain.slurm.client import SlurmClient
-from slurmtrain.store.rundir import RunDir
-
-_MAX_EVIDENCE = 12
-_LAST_LINES = 8  # shown where nothing in the log tells why
-_READ_BACK = 1 << 20  # bytes in which they are looked for
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """One log line that shows it; ``line`` is 1-based, None where only the end of the output is shown."""
-
-    file: str
-    line: int | None
-    text: str
+from slurmtrain.store.rundir import Plan, RunDir
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +40,6 @@ class FirstExit:
     node: str | None
     exit_code: int | None
     signal: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchRow:
-    """One launch (``launch`` None: an attempt without one), as a line of a table."""
-
-    attempt: int
-    launch: int | None
-    job_id: str
-    nodes: str
-    started_at: float | None
-    duration_s: float | None
-    outcome: str
-    cause: str | None
-    rank: int | None
-    node: str | None
-    decision: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +61,21 @@ class Explanation:
     advice: str = ""
     steps: tuple[Step, ...] = ()
     launches: tuple[LaunchRow, ...] = ()
+    command: str = ""  # of the training, as bash would read it
+    story: tuple[StoryLine, ...] = field(default=(), repr=False)
+    time: EffectiveTime = field(default_factory=EffectiveTime, repr=False)
+    checkpoints: tuple[Saved, ...] = ()
+    places: tuple[Place, ...] = ()
     timeline: tuple[Entry, ...] = field(default=(), repr=False)
     slurm_error: str = ""
     damage: tuple[str, ...] = ()
     restarted_from: str | None = None
     restarted_as: tuple[str, ...] = ()
+    view: RunView | None = field(default=None, repr=False)  # what all of it was read from
+    plan: Plan | None = field(default=None, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values, kept stable (docs/commands.md)."""
+        """Plain JSON values, kept stable (docs/explain.md)."""
         trouble = self.trouble
         attempt, launch = self.trouble_in or (None, None)
         return {
@@ -118,6 +97,11 @@ class Explanation:
             "next": [asdict(step) for step in self.steps],
             "launches": [{**asdict(row), "started_at": iso_time(row.started_at)} for row in self.launches],
             "timeline": [{**entry.to_dict(), "at": iso_time(entry.at)} for entry in self.timeline],
+            "command": self.command,
+            "story": [{**line.to_dict(), "at": iso_time(line.at)} for line in self.story],
+            "time": time_to_dict(self.time),
+            "checkpoints": [{**asdict(one), "at": iso_time(one.at)} for one in self.checkpoints],
+            "paths": [asdict(place) for place in self.places],
             "slurm_error": self.slurm_error or None,
             "damage": list(self.damage),
             "restarted_from": self.restarted_from,
@@ -133,28 +117,36 @@ def explain_run(run: RunDir, slurm: SlurmClient | None, now: float) -> Explanati
     state, plan = view.state, find_plan(run)
     trouble, where = find_trouble(state)
     decision, decided_by = _last_decision(state)
-    newest = find_newest(run.path, plan.spec.checkpoint) if plan else None
+    checkpoints = list_checkpoints(view, plan)
+    newest = str(checkpoints[0].path) if checkpoints else None
     return Explanation(
         status=status,
         headline=_headline(status, trouble),
         trouble=trouble,
         trouble_in=where,
         first_exit=_first_exit(state, where),
-        evidence=tuple(_evidence(run, state, trouble, where)),
+        evidence=tuple(find_evidence(view, trouble, where)),
         decision=decision,
         decided_by=decided_by,
         carried_out=_carried_out(state),
         budgets=count_budgets(state, plan.spec if plan else None, now),
         avoided=tuple(avoided_now(state, plan.spec.retry if plan else Retry(), now)),
-        checkpoint=str(newest.path) if newest else None,
+        checkpoint=newest,
         advice=_advice(trouble, status),
         steps=tuple(advise(status, trouble)),
-        launches=tuple(_launch_rows(state)),
+        launches=tuple(build_launch_table(state)),
         timeline=tuple(build_timeline(view)),
+        command=quote_argv(plan.spec.command) if plan else "",
+        story=tuple(tell_story(view, plan.spec.retry if plan else None)),
+        time=measure_run(view, checkpoints, now),
+        checkpoints=to_saved(checkpoints),
+        places=tuple(find_places(view, where, newest)),
         slurm_error=slurm_error,
         damage=tuple(dict.fromkeys(look_for_damage(view))),
-        restarted_as=tuple(clean(str(name), 64) for name in state.restarted_as[-_MAX_EVIDENCE:]),
+        restarted_as=tuple(clean(str(name), 64) for name in state.restarted_as[-MAX_EVIDENCE:]),
         restarted_from=str(plan.data["restarted_from"]) if plan and plan.data.get("restarted_from") else None,
+        view=view,
+        plan=plan,
     )
 
 
@@ -171,7 +163,7 @@ def find_trouble(state: Run) -> tuple[Diagnosis | None, tuple[int, int] | None]:
 
 def _first_exit(state: Run, where: tuple[int, int] | None) -> FirstExit | None:
     """srun's word about the launch that the trouble is about: it tells the culprit from the peers that it killed."""
-    launch = _launch_at(state, where)
+    launch = launch_at(state, where)
     if launch is None or launch.ended is None:
         return None
     exits = [e for e in launch.ended.rank_exits if isinstance(e, Mapping) and isinstance(e.get("order"), int)]
@@ -180,26 +172,6 @@ def _first_exit(state: Run, where: tuple[int, int] | None) -> FirstExit | None:
         return None
     rank, code, signal = (v if isinstance(v := first.get(k), int) else None for k in ("rank", "exit_code", "signal"))
     return FirstExit(rank, str(first["node"]) if first.get("node") else None, code, signal)
-
-
-def _launch_at(state: Run, where: tuple[int, int] | None) -> Launch | None:
-    """The launch of (attempt, launch), the attempt's last one for -1."""
-    attempt = next((a for a in state.attempts if where is not None and a.number == where[0]), None)
-    if attempt is None or where is None or not attempt.launches:
-        return None
-    if where[1] < 0:
-        return attempt.launches[-1]
-    return next((launch for launch in attempt.launches if launch.number == where[1]), None)
-
-
-def read_diagnosis(data: Mapping[str, Any]) -> Diagnosis:
-    """A diagnosis of the journal; what cannot be read of it is left out."""
-    bare = {"cause": str(data.get("cause", "unknown"))[:60], "sentence": str(data.get("sentence", ""))}
-    whole = {"family": "unknown", "retryable": False, "action": "none", **data, **bare}
-    try:
-        return Diagnosis.from_dict(whole)
-    except (TypeError, ValueError, KeyError, AttributeError):
-        return Diagnosis.from_dict({"family": "unknown", "retryable": False, "action": "none", **bare})
 
 
 def _headline(status: RunStatus, trouble: Diagnosis | None) -> str:
@@ -222,33 +194,6 @@ def _sentence(trouble: Diagnosis) -> str:
     cause = CAUSES.get(trouble.cause)
     text = trouble.sentence or (cause.summary if cause else trouble.cause)
     return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
-
-
-def _evidence(run: RunDir, state: Run, trouble: Diagnosis | None, where: tuple[int, int] | None) -> list[Evidence]:
-    if trouble is None or where is None:
-        return []
-    default = trouble.file or ""
-    found = []
-    for line in trouble.evidence[:_MAX_EVIDENCE]:
-        number = line.line if isinstance(line.line, int) and line.line > 0 else None
-        found.append(Evidence(clean(str(line.file or default), 300), number, clean(str(line.text))))
-    return found or _last_lines(run, state, where)
-
-
-def _last_lines(run: RunDir, state: Run, where: tuple[int, int]) -> list[Evidence]:
-    """The end of the launch's output, where nothing in it was recognised."""
-    launch = _launch_at(state, where)
-    if launch is None:
-        return []
-    try:
-        segments = find_segments(read_view(run), where[0], launch.number)
-        segment = segments[-1]
-        end = segment.end if segment.end is not None else segment.path.stat().st_size
-        lines = deque(read_lines(segment.path, max(segment.start, end - _READ_BACK), end), maxlen=_LAST_LINES)
-    except (OSError, IndexError, SlurmtrainError):
-        return []
-    texts = (last_redraw(strip_ansi(line)).decode("utf-8", "replace").rstrip("\n") for line in lines)
-    return [Evidence(str(segment.path), None, clean(text)) for text in texts if text.strip()]
 
 
 def _last_decision(state: Run) -> tuple[Decision | None, str]:
@@ -275,44 +220,3 @@ def _advice(trouble: Diagnosis | None, status: RunStatus) -> str:
     name = trouble.cause if trouble is not None else status.cause
     cause = CAUSES.get(name) if name else None
     return cause.advice if cause is not None else ""
-
-
-def _launch_rows(state: Run) -> list[LaunchRow]:
-    rows = []
-    for attempt in state.attempts:
-        rows += [_launch_row(attempt, launch) for launch in attempt.launches] or [_launch_row(attempt, None)]
-    return rows
-
-
-def _launch_row(attempt: Attempt, launch: Launch | None) -> LaunchRow:
-    last = launch is None or launch is attempt.launches[-1]
-    decision = launch.decision if launch is not None and launch.decision else attempt.decision if last else None
-    data = launch.diagnosis if launch is not None and launch.diagnosis else attempt.diagnosis if last else None
-    trouble = read_diagnosis(data) if data is not None else None
-    started = launch.started if launch else attempt.started
-    return LaunchRow(
-        attempt=attempt.number,
-        launch=launch.number if launch else None,
-        job_id=str(attempt.started.job_id) if attempt.started else "",
-        nodes=str(attempt.started.nodes) if attempt.started else "",
-        started_at=as_time(started.at) if started else None,
-        duration_s=as_time(launch.ended.duration_s) if launch and launch.ended else None,
-        outcome=_outcome(attempt, launch),
-        cause=trouble.cause if trouble else None,
-        rank=trouble.rank if trouble else None,
-        node=trouble.node if trouble else None,
-        decision=decision.action.value.replace("_", " ") if decision else "",
-    )
-
-
-def _outcome(attempt: Attempt, launch: Launch | None) -> str:
-    if launch is None:
-        return str(attempt.ended.state) if attempt.ended else "no launch"
-    if launch.ended is None:
-        return str(attempt.ended.state) if attempt.ended else "lost" if attempt.decision else "running"
-    if launch.ended.done:
-        return "finished"
-    asked = f" after {launch.ended.stop_reason}" if launch.ended.stop_reason else ""
-    if asked and launch.stop is not None and launch.stop.detail:
-        asked += f" ({launch.stop.detail})"
-    return f"exit {launch.ended.exit_code}{asked}"

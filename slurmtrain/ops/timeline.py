@@ -18,7 +18,7 @@ from slurmtrain.store.journal import read_journal, read_what_can_be_read
 from slurmtrain.store.publish import read_json
 from slurmtrain.store.rundir import Plan, RunDir
 
-_BAD_VALUES = (TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError)
+BAD_VALUES = (TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError)
 # What the annotations of ``core.events`` mean; JSON can hold anything in their place.
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "str": (str,),
@@ -103,7 +103,7 @@ def fold_readable(events: Iterable[ev.Event]) -> tuple[Run, list[ev.Event]]:
             if not _makes_sense(event):
                 continue
             state = advance(state, event)
-        except _BAD_VALUES:
+        except BAD_VALUES:
             continue
         taken.append(event)
     return state, taken
@@ -129,7 +129,7 @@ def look_for_damage(view: RunView) -> list[str]:
         found.append("the journal does not say who made the run, nor when")
     try:
         view.run.read_plan()
-    except (SlurmtrainError, *_BAD_VALUES) as exc:
+    except (SlurmtrainError, *BAD_VALUES) as exc:
         found.append(str(exc) if isinstance(exc, SlurmtrainError) else f"{view.run.plan} makes no sense: {exc}")
     if not view.run.batch_script.is_file():
         found.append(f"the batch script {view.run.batch_script} is missing")
@@ -140,7 +140,7 @@ def find_plan(run: RunDir) -> Plan | None:
     """The run's plan, or None where it cannot be read."""
     try:
         return run.read_plan()
-    except (SlurmtrainError, *_BAD_VALUES):
+    except (SlurmtrainError, *BAD_VALUES):
         return None
 
 
@@ -187,16 +187,17 @@ def build_timeline(view: RunView) -> list[Entry]:
     entries = []
     for event in view.events:
         try:
-            what = _describe(event)
-        except _BAD_VALUES:
+            what = describe(event)
+        except BAD_VALUES:
             what = f"{event.kind}: (unreadable)"
         entries.append(Entry(as_time(event.at), event.attempt, event.launch, str(event.who), what))
     return entries
 
 
-def _describe(event: ev.Event) -> str:
-    describe = _WORDS.get(type(event))
-    return describe(event) if describe is not None else event.kind.replace("_", " ")
+def describe(event: ev.Event) -> str:
+    """An event in words. Raises one of ``BAD_VALUES`` where it makes no sense."""
+    words = _WORDS.get(type(event))
+    return words(event) if words is not None else event.kind.replace("_", " ")
 
 
 def _with_reason(text: str, reason: object) -> str:
