@@ -27,6 +27,8 @@ import json
 import os
 import shutil
 import signal
+import socket
+import stat
 import sys
 import threading
 import time
@@ -37,11 +39,13 @@ from typing import Any
 
 _LOOK_S = 1.0  # how often the stop file is looked for, at most
 _BEAT_S = 10.0  # how often a heartbeat is written, at most
+_HERE_S = 1.0  # how often a rank says on its own node where it is, at most
 
 _asked = False
 _listens = False
 _looked_at = -1e9
 _beat_at = -1e9
+_here: tuple[float, int, str] = (-1e9, -1, "-")  # when this rank said where it is, the step, its seconds per step
 
 
 def active() -> bool:
@@ -124,12 +128,17 @@ def _any_rank(asked: bool) -> bool:
 
 
 def heartbeat(step: int | None = None, *, pause_s: float = 0.0, **values: float) -> None:
-    """Say that training goes on, and how far it is. Written by rank 0, every ten seconds at most.
+    """Say that training goes on, and how far it is. Call it on every rank.
 
-    The file holds the step, then the rest as JSON: ``1200 {"at": …, "loss": …}``. ``pause_s`` announces that nothing
-    will be heard for so long (evaluation, compilation, a big save); ``values`` are numbers such as ``loss``.
+    Rank 0 writes a file on shared storage, every ten seconds at most: the step, then the rest as JSON,
+    ``1200 {"at": …, "loss": …}``. ``pause_s`` announces that nothing will be heard for so long (evaluation,
+    compilation, a big save); ``values`` are numbers such as ``loss``. Each rank writes its step to the memory of its
+    node, too, so that one that is slower than the others can be named. Where all ranks wait for the slowest in each
+    step, ``busy_s``, the seconds of the last step that this rank worked without waiting, tells who that is.
     """
     global _beat_at  # noqa: PLW0603
+    if step is not None:
+        _say_here(int(step), values.get("busy_s"))
     path = os.environ.get("SLURMTRAIN_HEARTBEAT")
     if not path or rank() != 0 or (time.monotonic() - _beat_at < _BEAT_S and not pause_s):
         return
@@ -142,6 +151,28 @@ def heartbeat(step: int | None = None, *, pause_s: float = 0.0, **values: float)
         temporary = f"{path}.{os.getpid()}.tmp"
         Path(temporary).write_text(f"{'-' if step is None else int(step)} {json.dumps(beat)}\n", encoding="utf-8")
         os.replace(temporary, path)  # noqa: PTH105
+
+
+def _say_here(step: int, busy_s: float | None) -> None:
+    """``<step> <when> <seconds per step> <seconds at work>`` in a private folder in this node's memory."""
+    global _here  # noqa: PLW0603
+    folder, (at, before, pace) = os.environ.get("SLURMTRAIN_BEATS"), _here
+    now = time.monotonic()
+    if not folder or now - at < _HERE_S:
+        return
+    if 0 <= before < step:
+        pace = f"{(now - at) / (step - before):.6f}"
+    _here = (now, step, pace)
+    with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)  # noqa: PTH102
+        info = os.lstat(folder)
+        if info.st_uid != os.geteuid() or not stat.S_ISDIR(info.st_mode) or info.st_mode & 0o077:
+            return  # somebody else's: /dev/shm is open to everybody
+        name = f"{folder}/{os.environ.get('SLURMD_NODENAME') or socket.gethostname()}@{rank()}"
+        busy = "-" if busy_s is None else f"{float(busy_s):.6f}"
+        Path(f"{name}.tmp").write_text(f"{step} {time.time():.3f} {pace} {busy}\n", encoding="ascii")
+        os.replace(f"{name}.tmp", name)  # noqa: PTH105
 
 
 def done() -> None:

@@ -6,22 +6,22 @@ import contextlib
 import dataclasses
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Mapping
 from types import FrameType
 
 from slurmtrain.agent.comeback import learn, place_of
-from slurmtrain.agent.companions import CompanionStep, ask_through_slurm
+from slurmtrain.agent.companions import CompanionStep
 from slurmtrain.agent.fence import Fence
 from slurmtrain.agent.gate import Admitted, Settled, TurnedAway, pass_gate
-from slurmtrain.agent.hang import HUNG_GRACE_S, HangWatch, wait_for_stacks
+from slurmtrain.agent.hang import HUNG_GRACE_S, HangWatch, Silence, wait_for_stacks
 from slurmtrain.agent.job import JobContext
 from slurmtrain.agent.launch import LaunchProcess, end_launch, kill_launch, start_launch
 from slurmtrain.agent.leave import carry_out, leave, leave_with
 from slurmtrain.agent.leftovers import end_leftovers
 from slurmtrain.agent.metric_watch import MetricWatch
 from slurmtrain.agent.nodes import NodeWatch
+from slurmtrain.agent.notices import Notices
 from slurmtrain.agent.processes import find_launch_processes, signal_number, some_listen
 from slurmtrain.agent.record import Record
 from slurmtrain.agent.releasing import release_all
@@ -30,6 +30,7 @@ from slurmtrain.agent.say import say
 from slurmtrain.agent.stages import Outlook, Staged, Stages
 from slurmtrain.agent.stops import StopReason, StopWatch, is_ours, look_patiently
 from slurmtrain.agent.takeover import clear_the_way, is_restart_decided, number_of_next_launch
+from slurmtrain.agent.unrecorded import train_without_record
 from slurmtrain.agent.verdict import (
     LaunchEnd,
     decide_between_launches,
@@ -39,11 +40,10 @@ from slurmtrain.agent.verdict import (
     write_down,
 )
 from slurmtrain.agent.wake import Wake
-from slurmtrain.checkpoints.find import checkpoint_dir, choose, find_newest
+from slurmtrain.checkpoints.find import checkpoint_dir, find_newest
 from slurmtrain.core.components import task_offsets
 from slurmtrain.core.decision import Action, Decision, RunState
 from slurmtrain.errors import SlurmtrainError, StoreError
-from slurmtrain.ops.fallback import write_fallback
 from slurmtrain.slurm.client import SlurmClient
 from slurmtrain.store.journal import JournalWriter
 from slurmtrain.store.publish import exists
@@ -155,6 +155,7 @@ class AttemptRunner:
         """Wait for the launch's end; ask it to stop when there is a reason, end it when it does not listen or hangs."""
         stop: StopReason | None = None
         metrics = MetricWatch(self._job, launch)
+        notices = Notices(self._job, self._attempt, launch.number, self._record)
         life = HangWatch(self._spec.hang, launch, checkpoint_dir(self._job.run.path, self._spec.checkpoint))
         while (code := launch.poll()) is None:
             if self._fence.closed:
@@ -165,8 +166,10 @@ class AttemptRunner:
             if stop is not None and stop.deadline is not None and time.time() >= stop.deadline:
                 say(f"the training did not leave by itself: ending it ({stop.reason})")
                 return stop, self._end(launch, stop.grace_s)
-            if stop is None and (silent_s := life.silent_for()) is not None:
-                return None, self._end_hung(launch, silent_s)
+            if stop is None:
+                if (silence := life.look()) is not None:
+                    return None, self._end_hung(launch, silence)
+                notices.look()
             if self._primary_is_done(launch):
                 self._end(launch, float(self._spec.stop.grace_s))
                 return stop, 0
@@ -178,10 +181,12 @@ class AttemptRunner:
             self._wake.sleep(self._seconds_to_sleep(stop))
         return stop, code
 
-    def _end_hung(self, launch: LaunchProcess, silent_s: float) -> int:
+    def _end_hung(self, launch: LaunchProcess, silence: Silence) -> int:
         """Take the stacks of all ranks, then end the launch."""
-        say(f"the training has given no sign of life for {silent_s:.0f} s: its ranks print their stacks and are ended")
-        launch.silent_s, launch.log_cut = silent_s, launch.log_end()
+        missing = "given no sign of life" if silence.nothing_new == "sign of life" else "made no new step"
+        say(f"the training has {missing} for {silence.seconds:.0f} s: its ranks' stacks are taken and they are ended")
+        launch.silent_s, launch.nothing_new = silence
+        launch.log_cut = launch.log_end()
         wait_for_stacks(launch, self._companions.ask_for_stacks(launch.folder))
         return self._end(launch, HUNG_GRACE_S) or 1
 
@@ -288,7 +293,7 @@ def run_attempt(job: JobContext, slurm: SlurmClient, env: Mapping[str, str], *, 
     try:
         passed = pass_gate(job, slurm, journal)
     except (StoreError, OSError) as exc:
-        return _train_without_record(job, slurm, env, str(exc))
+        return train_without_record(job, slurm, env, str(exc))
     if isinstance(passed, TurnedAway):
         say(passed.reason)
         return passed.exit_code
@@ -310,25 +315,3 @@ def _run_launches(job: JobContext, passed: Admitted, slurm: SlurmClient, record:
     except SlurmtrainError as exc:
         say(f"{exc}; `slurmtrain watch` decides what follows")
         return 1
-
-
-def _train_without_record(job: JobContext, slurm: SlurmClient, env: Mapping[str, str], why: str) -> int:
-    """The store cannot be written: train all the same, decide nothing. Slurm's warning is handed on."""
-    say(f"{why}; the training runs, and nothing is decided here")
-    warned: list[int] = []
-
-    def on_warning(number: int, _frame: FrameType | None) -> None:
-        warned.append(number)
-        ask_through_slurm(job, slurm, env)
-
-    signal.signal(signal.SIGTERM, lambda number, _frame: warned.append(number))  # children would inherit it ignored
-    signal.signal(signal.SIGUSR2, on_warning)
-    newest = choose(job.run.path, job.plan.spec.checkpoint).newest
-    known = {"SLURMTRAIN_LAUNCH_KEY": "none.0", "SLURMTRAIN_RESUME_FROM": str(newest.path) if newest else ""}
-    try:
-        code = subprocess.call(["/bin/bash", str(job.run.launch_script)], env={**env, **known})
-    except OSError as exc:
-        say(f"cannot start the training: {exc}")
-        return 1
-    written = write_fallback(job.run, str(job.job_id), job.restart_count, code, stop_sent=bool(warned))
-    return code or (0 if written or not warned else 1)  # 0 alone would be taken for success

@@ -5,6 +5,8 @@ for it (USR2 through srun), and when Slurm itself tells the steps to end (TERM: 
 a rank behind a ``bash -c`` or torchrun would never hear of. It ends the ranks of an attempt that is fenced off, and
 those whose slurmstepd is gone, and tells the agent of the latter by a line on its output.
 
+Where the ranks say how far they are (``agent.beats``), its own file on shared storage tells that, too.
+
 What it costs: one file written every minute, one look at a name in the run directory every 15 s; between them it
 sleeps, and once a second looks at nothing but its own flags (and, beside the agent, at the agent's process).
 """
@@ -20,7 +22,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
+from slurmtrain.agent.beats import NodeBeats, remove_old_beats
 from slurmtrain.agent.companion_events import tell
 from slurmtrain.agent.fence import Fence
 from slurmtrain.agent.job import JobContext, read_job_context
@@ -29,6 +33,8 @@ from slurmtrain.agent.processes import (
     end_processes,
     find_companions,
     find_launch_processes,
+    launch_number,
+    newest_launch,
     send_stop_signal,
     signal_number,
     start_ticks,
@@ -59,6 +65,7 @@ class Companion:
         self._agent = _AgentProcess(env, self._node)
         self._fence = Fence(job.run, attempt.number, FENCE_S)
         self._tasks = TaskWatch(self._ranks, TASKS_S)
+        self._beats = NodeBeats(self._node)
         self._asked = False  # by the agent: to stop the training, or for the stacks of its ranks
         self._dumped: set[str] = set()  # launches whose stacks were taken
         self._stop_wanted = False
@@ -74,6 +81,7 @@ class Companion:
         if not take_over_node(self._raw_job_id):
             return 0
         self._end_ghosts()
+        remove_old_beats()
         self._report("here")
         beat = time.monotonic()
         delivered: set[int] = set()
@@ -83,6 +91,7 @@ class Companion:
             if self._fence.closed:
                 return self._end_as_ghost()
             if self._dismissed:
+                self._beats.remove()
                 return self._end_as_ghost() if self._fence.look_now() else 0
             self._see_to_lost_tasks()
             if self._asked:
@@ -103,13 +112,13 @@ class Companion:
     def _dump_stacks(self) -> bool:
         """Whether the agent had asked for the stacks of the running launch; they are then in the log."""
         ranks = self._ranks()
-        key = max((p.launch for p in ranks if p.launch not in self._dumped), key=_launch_number, default="")
-        folder = self._attempt.launch(_launch_number(key))
+        key = newest_launch(p for p in ranks if p.launch not in self._dumped)
+        folder = self._attempt.launch(launch_number(key))
         at = requested_at(folder) if key else None
         if at is None:
             return False
         self._dumped.add(key)
-        dump_stacks(ranks, folder, self._node, at)
+        dump_stacks(ranks, folder, self._node, at, self._beats.read(ranks))
         return True
 
     def _end_as_ghost(self) -> int:
@@ -156,7 +165,17 @@ class Companion:
             self._agent.tell()
 
     def _report(self, status: str) -> None:
-        record = {"node": self._node, "pid": os.getpid(), "step": self._step, "status": status, "at": time.time()}
+        record: dict[str, Any] = {
+            "node": self._node,
+            "pid": os.getpid(),
+            "step": self._step,
+            "status": status,
+            "at": time.time(),
+        }
+        if status == "here":
+            record |= self._beats.report(self._ranks())
+        else:
+            self._beats.remove()
         with contextlib.suppress(StoreError):  # a full store must not end the companion
             replace(self._attempt.nodes / f"{self._node}.json", to_json(record))
 
@@ -171,12 +190,6 @@ def take_over_node(job_id: str) -> bool:
     mine = (start_ticks(os.getpid()) or 0, os.getpid())
     end_processes([p for p in others if (p.start_ticks, p.pid) < mine], signal.SIGUSR1)
     return all((p.start_ticks, p.pid) < mine for p in others)
-
-
-def _launch_number(key: str) -> int:
-    """The second half of ``<attempt>.<launch>``; 0 where that is no number."""
-    number = key.partition(".")[2]
-    return int(number) if number.isascii() and number.isdigit() else 0
 
 
 class _AgentProcess:

@@ -1,4 +1,4 @@
-"""Noticing that a launch does nothing any more, and finding out which rank holds it up."""
+"""Noticing that a launch does nothing any more, or makes no steps, and finding out which rank holds it up."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import contextlib
 import json
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from slurmtrain.agent.launch import LaunchProcess
-from slurmtrain.agent.stacks import read_states
+from slurmtrain.agent.stacks import STACKS, read_states
+from slurmtrain.core.paces import find_last
 from slurmtrain.core.spec import Hang, Spec, all_components
 from slurmtrain.core.stacks import OddRanks, find_odd_ranks, parse_stacks
 from slurmtrain.logs.lines import find_rank, split_prefix
+from slurmtrain.logs.step import StepTrail
 from slurmtrain.store.rundir import HEARTBEAT
 
 HUNG_GRACE_S = 2.0  # from TERM to KILL for ranks that do nothing any more
@@ -23,8 +26,15 @@ _MAX_DUMP = 64 << 20  # bytes of stacks that are read
 _WORDS = {"T": "is stopped by a signal", "t": "is held by a debugger", "D": "waits in the kernel (storage or a device)"}
 
 
+class Silence(NamedTuple):
+    """A launch hangs: for so long nothing was heard of it, or it wrote and made no step."""
+
+    seconds: float
+    nothing_new: str  # "sign of life" or "step"
+
+
 class HangWatch:
-    """Looks at signs of life of one launch: its output, its heartbeat, its checkpoints."""
+    """Looks at signs of life of one launch: its output, its heartbeat, its checkpoints; and at its steps, if asked."""
 
     def __init__(self, hang: Hang, launch: LaunchProcess, checkpoints: Path) -> None:
         self._hang = hang
@@ -34,22 +44,39 @@ class HangWatch:
         self._seen: tuple[object, ...] = ()
         self._alive_at = self._started_at = time.monotonic()
         self._next_look = 0.0
+        self._steps = StepTrail(launch.log_file, launch.log_offset, self._heartbeat) if hang.step_timeout_s else None
+        self._stepped_at: float | None = None  # None before the first step
 
-    def silent_for(self) -> float | None:
-        """Seconds without a sign of life once they are too many, else None. Cheap: looks now and then."""
+    def look(self) -> Silence | None:
+        """What is missing, once it has been missing for too long. Cheap: looks now and then."""
         now = time.monotonic()
         if now < self._next_look:
             return None
-        limit = self._limit()
-        self._next_look = now + (_LOOK_S if limit is None else min(_LOOK_S, max(1.0, limit / 20)))
+        limit, step_limit = self._limit(), float(self._hang.step_timeout_s or 0) or None
+        shortest = min((x for x in (limit, step_limit) if x is not None), default=None)
+        self._next_look = now + (_LOOK_S if shortest is None else min(_LOOK_S, max(1.0, shortest / 20)))
+        if shortest is None:
+            return None
+        paused, young = self._is_paused(), now - self._started_at < self._hang.startup_s
+        found = self._without_life(now, limit, paused=paused) or self._without_steps(now, step_limit, paused=paused)
+        return None if young else found
+
+    def _without_life(self, now: float, limit: float | None, *, paused: bool) -> Silence | None:
         if limit is None:
             return None
         seen = (self._launch.log_end(), _changed_at(self._heartbeat), _changed_at(self._checkpoints))
-        if seen != self._seen or self._is_paused():
+        if seen != self._seen or paused:
             self._seen, self._alive_at = seen, now
         silent = now - self._alive_at
-        young = now - self._started_at < self._hang.startup_s
-        return silent if silent >= limit and not young else None
+        return Silence(silent, "sign of life") if silent >= limit else None
+
+    def _without_steps(self, now: float, limit: float | None, *, paused: bool) -> Silence | None:
+        if limit is None or self._steps is None:
+            return None
+        if self._steps.has_moved() or (paused and self._stepped_at is not None):
+            self._stepped_at = now
+        standing = now - self._stepped_at if self._stepped_at is not None else 0.0
+        return Silence(standing, "step") if standing >= limit else None
 
     def _limit(self) -> float | None:
         if self._hang.timeout_s is not None:
@@ -89,15 +116,24 @@ def wait_for_stacks(launch: LaunchProcess, at: float) -> None:
 def explain_hang(launch: LaunchProcess, spec: Spec) -> tuple[str, int | None, str | None]:
     """A sentence about who holds the launch up, the rank and its node; an empty sentence where nobody stands out."""
     states = read_states(launch.folder) if launch.folder is not None else {}
-    for rank, (node, state) in sorted(states.items()):
-        if state in _WORDS:
-            return f"rank {rank} on {node} {_WORDS[state]}, and the others wait for it", rank, node
+    for rank, known in sorted(states.items()):
+        if known.state in _WORDS:
+            words = f"rank {rank} on {known.node} {_WORDS[known.state]}, and the others wait for it"
+            return words, rank, known.node
     ranks = sum(part.nodes * part.tasks_per_node for part in all_components(spec))
     tasks_per_node = spec.resources.tasks_per_node if spec.launcher == "torchrun" else 0
-    odd = find_odd_ranks(parse_stacks(_lines(launch.log_file, launch.log_cut or 0, tasks_per_node)), ranks)
+    stacks = parse_stacks(_lines(launch.log_file, launch.log_cut or 0, tasks_per_node))
+    for path in sorted(launch.folder.glob(f"{STACKS}*.txt")) if launch.folder is not None else ():
+        stacks |= parse_stacks(_lines(path, 0, 0))
+    odd = find_odd_ranks(stacks, ranks)
+    last = find_last({rank: known.step for rank, known in states.items() if known.step is not None})
+    if odd is None and last is not None:
+        rank, step, others = last
+        return f"rank {rank} was at step {step}, the others had come to {others}", rank, states[rank].node
     if odd is None:
         return "", None, None
-    return _sentence(odd), odd.ranks[0], states.get(odd.ranks[0], (None, ""))[0]
+    first = states.get(odd.ranks[0])
+    return _sentence(odd), odd.ranks[0], first.node if first is not None else None
 
 
 def _sentence(odd: OddRanks) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from slurmtrain.agent.beats import BEATS, beats_folder
 from slurmtrain.agent.job import JobContext
 from slurmtrain.agent.measure import count_oom_kills
 from slurmtrain.agent.processes import end_processes, find_launch_processes
@@ -66,6 +67,7 @@ class LaunchProcess:
     unheard: str = ""  # why nobody will ever hear how it ended, where that is so
     log_cut: int | None = None  # what srun says after we began to end the launch tells nothing about its cause
     silent_s: float | None = None  # it was ended because nothing was heard of it for so long
+    nothing_new: str = "sign of life"  # or "step": what was missing
 
     def poll(self) -> int | None:
         """Exit code (128+n for a signal) once srun is gone."""
@@ -115,6 +117,7 @@ def launch_environment(
     job: JobContext, attempt: AttemptDir, number: int, resume_from: Path | None, env: Mapping[str, str]
 ) -> dict[str, str]:
     """The batch script's environment and what the training may want to know."""
+    watched = job.plan.spec.companion  # who would read the ranks' own heartbeats, and remove them
     values = {
         "SLURMTRAIN_RUN_ID": job.run.run_id,
         "SLURMTRAIN_RUN_DIR": str(job.run.path),
@@ -125,6 +128,7 @@ def launch_environment(
         "SLURMTRAIN_CHECKPOINT_DIR": str(checkpoint_dir(job.run.path, job.plan.spec.checkpoint)),
         "SLURMTRAIN_RESUME_FROM": str(resume_from) if resume_from else "",
         "SLURMTRAIN_HEARTBEAT": str(attempt.launch(number) / HEARTBEAT),
+        BEATS: str(beats_folder(env.get("SLURM_JOB_ID", ""), f"{attempt.number}.{number}")) if watched else "",
         "SLURMTRAIN_STOP_FILE": str(attempt.stop_file),
         "SLURMTRAIN_DONE_FILE": str(job.run.done_file),
         "SLURMTRAIN_PRIMARY_DONE": str(attempt.launch(number) / "primary-done"),

@@ -45,6 +45,17 @@ def find_launch_processes(job_id: str, attempt: int | None = None) -> list[Proce
     return found if attempt is None else [process for process in found if process.attempt == attempt]
 
 
+def newest_launch(processes: Iterable[Process]) -> str:
+    """The key of the last launch among them; empty where there is none."""
+    return max((process.launch for process in processes), key=launch_number, default="")
+
+
+def launch_number(key: str) -> int:
+    """The second half of ``<attempt>.<launch>``; 0 where that is no number."""
+    number = key.partition(".")[2]
+    return int(number) if number.isascii() and number.isdigit() else 0
+
+
 def find_starters(job_id: str) -> list[Process]:
     """What starts steps from the batch script's side: ``launch.sh``, what it runs, and srun. ``step`` is empty."""
     return _find(job_id, of_step=False)

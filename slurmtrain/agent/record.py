@@ -106,6 +106,11 @@ class Record:
     def node_noticed(self, what: str, detail: str, *, followed: bool) -> None:
         self._write(ev.NodeNoticed(**self._head(), what=what, detail=detail, followed=followed))
 
+    def launch_noticed(
+        self, launch: int, what: str, detail: str, *, rank: int | None = None, node: str = "", over: bool = False
+    ) -> None:
+        self._write(ev.LaunchNoticed(**self._head(launch), what=what, detail=detail, rank=rank, node=node, over=over))
+
     def launch_ended(
         self,
         launch: int,
@@ -116,6 +121,7 @@ class Record:
         progress: int | None,
         step: int | None = None,
         done: bool,
+        saved: str = "",
         rank_exits: list[RankExit],
         log_end: int,
     ) -> None:
@@ -132,6 +138,7 @@ class Record:
                 progress=progress,
                 step=step,
                 done=done,
+                saved=saved,
                 rank_exits=exits,
                 log_end=log_end,
             ),

@@ -1,8 +1,9 @@
-"""On one node: what each rank is doing in a hang. Their states go to a file, their Python stacks to the log.
+"""On one node: what each rank is doing in a hang. Their states and steps go to a file, their Python stacks, too.
 
-SIGABRT makes faulthandler, which every launch switches on, print the stack of all threads; a process without it is
-spared, for the signal would tell nothing. The first rank that aborts makes srun end the others, so all nodes do it at
-one moment that the agent names.
+Where the training's environment has py-spy and ptrace is allowed, it reads the stacks; they go to a file of the node.
+The ranks whose stacks it does not get are sent SIGABRT: faulthandler, which every launch switches on, then prints the
+stack of all threads to the log; a process without it is spared, for the signal would tell nothing. The first rank that
+aborts makes srun end the others, so all nodes do it at one moment that the agent names.
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ import signal
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from slurmtrain.agent.processes import Process, catches, end_processes, read_environ, read_state
+from slurmtrain.agent.pyspy import dump_with_pyspy
+from slurmtrain.core.paces import Pace
 from slurmtrain.errors import StoreError
 from slurmtrain.store.publish import read_json, replace, to_json
 
 REQUEST = "stacks"  # in the launch's folder: asks for them, and says when
+STACKS = "stacks-"  # there, too: with the node's name and .txt, what py-spy read
 _LONGEST_WAIT_S = 10.0
 
 
@@ -35,14 +39,26 @@ def requested_at(launch_folder: Path) -> float | None:
     return None
 
 
-def dump_stacks(processes: Iterable[Process], launch_folder: Path, node: str, at: float) -> None:
-    """Write down the state of each rank on this node, and have them print their stacks at ``at``."""
-    ranks = find_ranks(processes)
-    states = [{"rank": rank, "pid": p.pid, "state": read_state(p.pid)} for rank, p in sorted(ranks.items())]
+def dump_stacks(
+    processes: Iterable[Process], launch_folder: Path, node: str, at: float, paces: Iterable[Pace] = ()
+) -> None:
+    """Write down the state and step of each rank on this node, and its stack; ranks print what is missing at ``at``."""
+    ranks, steps = find_ranks(processes), {pace.rank: pace.step for pace in paces}
+    states = [
+        {"rank": rank, "pid": p.pid, "state": read_state(p.pid), "step": steps.get(rank)}
+        for rank, p in sorted(ranks.items())
+    ]
     with contextlib.suppress(StoreError):
         replace(launch_folder / f"ranks-{node}.json", to_json({"node": node, "ranks": states}))
-    time.sleep(min(_LONGEST_WAIT_S, max(0.0, at - time.time())))
-    end_processes((p for p in ranks.values() if catches(p, signal.SIGABRT)), signal.SIGABRT)
+    at = min(at, time.time() + _LONGEST_WAIT_S)
+    known = dump_with_pyspy(ranks, at)
+    if known:
+        text = "".join(f"{rank}: {line}\n" for rank, lines in sorted(known.items()) for line in lines)
+        with contextlib.suppress(StoreError):
+            replace(launch_folder / f"{STACKS}{node}.txt", text.encode("utf-8", "replace"))
+    time.sleep(max(0.0, at - time.time()))
+    deaf = (p for rank, p in ranks.items() if rank not in known and catches(p, signal.SIGABRT))
+    end_processes(deaf, signal.SIGABRT)
 
 
 def find_ranks(processes: Iterable[Process]) -> dict[int, Process]:
@@ -64,13 +80,23 @@ def _topmost(family: list[Process]) -> Process:
     return min((p for p in chosen if p.parent not in pids), key=lambda p: p.start_ticks, default=chosen[0])
 
 
-def read_states(launch_folder: Path) -> Mapping[int, tuple[str, str]]:
-    """Rank → (node, state letter of /proc) as the companions wrote it down."""
-    found: dict[int, tuple[str, str]] = {}
+class RankState(NamedTuple):
+    """What a companion wrote down of a rank in a hang."""
+
+    node: str
+    state: str  # the state letter of /proc
+    step: int | None  # where the training tells it on each rank
+
+
+def read_states(launch_folder: Path) -> Mapping[int, RankState]:
+    """Rank → what the companions wrote down."""
+    found: dict[int, RankState] = {}
     for path in sorted(launch_folder.glob("ranks-*.json")):
         with contextlib.suppress(StoreError):
             report: dict[str, Any] = read_json(path) or {}
             for row in report.get("ranks", ()):
                 if isinstance(row, dict) and isinstance(row.get("rank"), int):
-                    found[row["rank"]] = (str(report.get("node", ""))[:100], str(row.get("state", ""))[:1])
+                    step = row.get("step")
+                    words = str(report.get("node", ""))[:100], str(row.get("state", ""))[:1]
+                    found[row["rank"]] = RankState(*words, step if isinstance(step, int) else None)
     return found

@@ -265,14 +265,14 @@ def _diagnose(job: JobContext, end: LaunchEnd, log: LogRange, seen: JobRecord | 
 
 def _diagnose_hang(job: JobContext, end: LaunchEnd, facts: Facts, log: LogRange) -> Diagnosis:
     """What the launch wrote before it fell silent may tell why; else the stacks tell who held it up."""
-    facts = dataclasses.replace(facts, stop_sent="hang", last_output_age_s=end.launch.silent_s)
+    silent_s = end.launch.silent_s
+    facts = dataclasses.replace(facts, stop_sent="hang", last_output_age_s=silent_s, last_progress_age_s=silent_s)
     found = diagnose_log(job.run, facts, log)
     sentence, rank, node = explain_hang(end.launch, job.plan.spec)
-    if found.cause != "hang_no_progress" or not sentence:
+    if found.cause != "hang_no_progress" or (not sentence and end.launch.nothing_new != "step"):
         return found
-    return dataclasses.replace(
-        found, sentence=f"No sign of life for {end.launch.silent_s:.0f} s: {sentence}", rank=rank, node=node
-    )
+    words = f"No {end.launch.nothing_new} for {end.launch.silent_s:.0f} s"
+    return dataclasses.replace(found, sentence=f"{words}: {sentence}" if sentence else words, rank=rank, node=node)
 
 
 def culprit_code(code: int, exits: Sequence[RankExit]) -> int:

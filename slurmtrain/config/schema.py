@@ -65,9 +65,14 @@ SCHEMA: Group = {
         "dir": p.text("a directory", limit=4000),
         "pattern": p.text("a glob pattern"),
         "check": p.boolean,
+        "max_age_s": p.seconds(0, 365 * 86400),
         "marker": p.text("a file name", limit=200),
     },
-    "hang": {"timeout_s": p.seconds(0, 30 * 86400), "startup_s": p.seconds(0, 30 * 86400)},
+    "hang": {
+        "timeout_s": p.seconds(0, 30 * 86400),
+        "startup_s": p.seconds(0, 30 * 86400),
+        "step_timeout_s": p.seconds(0, 30 * 86400),
+    },
     "retry": {
         "in_place": p.integer(0, 10_000),
         "requeues": p.integer(0, 10_000),

@@ -129,6 +129,21 @@ class NodeNoticed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchNoticed(Event):
+    """Something about a running launch that a person wants to know: a slow rank, a checkpoint that is long due.
+
+    ``over`` takes back what was said of the same ``what`` and ``rank``.
+    """
+
+    kind: ClassVar[str] = "launch_noticed"
+    what: str  # straggler, checkpoint_age
+    detail: str
+    rank: int | None = None
+    node: str = ""
+    over: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchEnded(Event):
     """The training processes are gone."""
 
@@ -140,6 +155,7 @@ class LaunchEnded(Event):
     progress: int | None = None  # newest checkpoint's step
     step: int | None = None  # highest step that the training told, by its heartbeat or in its log
     done: bool = False  # the training said that it has finished
+    saved: str = ""  # asked to stop: what of its work was saved in time, in words
     rank_exits: tuple[Mapping[str, Any], ...] = ()
     log_end: int = 0
 
@@ -240,6 +256,7 @@ KINDS: Mapping[str, type[Event]] = {
         LaunchStarted,
         StopSent,
         NodeNoticed,
+        LaunchNoticed,
         LaunchEnded,
         Diagnosed,
         Decided,

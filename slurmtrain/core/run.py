@@ -30,6 +30,7 @@ class Launch:
     number: int
     started: ev.LaunchStarted | None = None
     stop: ev.StopSent | None = None
+    noticed: tuple[ev.LaunchNoticed, ...] = ()  # what still holds
     ended: ev.LaunchEnded | None = None
     diagnosis: Mapping[str, Any] | None = None
     decision: Decision | None = None
@@ -186,6 +187,13 @@ def _stop_sent(run: Run, event: ev.StopSent) -> Run:
     return _with_launch(run, event, stop=event)
 
 
+def _launch_noticed(run: Run, event: ev.LaunchNoticed) -> Run:
+    attempt = find_attempt(run, event.attempt)
+    launch = next((x for x in attempt.launches if x.number == event.launch), None) if attempt else None
+    others = [n for n in (launch.noticed if launch else ()) if (n.what, n.rank) != (event.what, event.rank)]
+    return _with_launch(run, event, noticed=tuple(others if event.over else [*others, event]))
+
+
 def _launch_ended(run: Run, event: ev.LaunchEnded) -> Run:
     return _with_launch(run, event, ended=event)
 
@@ -245,6 +253,7 @@ _STEPS: Mapping[type[ev.Event], Callable[[Run, Any], Run]] = {
     ev.StageEnded: _stage_ended,
     ev.LaunchStarted: _launch_started,
     ev.StopSent: _stop_sent,
+    ev.LaunchNoticed: _launch_noticed,
     ev.LaunchEnded: _launch_ended,
     ev.Diagnosed: _diagnosed,
     ev.Decided: _decided,

@@ -84,6 +84,7 @@ class Checkpoint:
     dir: str = "checkpoints"  # relative to the run directory, or absolute
     pattern: str = "*"  # glob of names in it; the last number in a name is its step
     check: bool = True  # pass over what is not whole; false: the newest by its name
+    max_age_s: int = 14400  # a warning when the newest is older while the training runs; 0: never
     marker: str | None = None  # file that the training writes last: in the folder, or beside the file as <name><marker>
 
 
@@ -93,6 +94,7 @@ class Hang:
 
     timeout_s: int | None = None  # None: 1800 once it has sent a heartbeat, never before; 0: never
     startup_s: int = 1800  # no launch hangs in its first seconds
+    step_timeout_s: int | None = None  # without a new step, whatever else it writes; None or 0: never
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Stacks of all ranks after a hang: who waits where, and which ranks are the odd ones out.
 
-Read from what Python's faulthandler prints on SIGABRT (``Current thread 0x… (most recent call first):``) and from
-``py-spy dump``; lines come with the rank that printed them.
+Read from what Python's faulthandler prints on SIGABRT (``Current thread 0x… (most recent call first):``); what py-spy
+reads is written in the same form (``agent.pyspy``). Lines come with the rank that printed them.
 """
 
 from __future__ import annotations

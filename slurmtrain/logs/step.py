@@ -1,17 +1,58 @@
-"""How far a launch came: the highest step in its heartbeat and in the end of its output."""
+"""How far a launch came: the highest step in its heartbeat and in the end of its output; and whether it still moves."""
 
 from __future__ import annotations
 
+import math
 import re
+from collections import deque
 from pathlib import Path
 
 from slurmtrain.logs.lines import strip_ansi
-from slurmtrain.logs.progress import step_of
+from slurmtrain.logs.progress import loss_of, step_of
 
 _READ_BACK = 1 << 18  # bytes at the end of a launch's output
 _LINE = 4096
+_REMEMBERED = 256  # steps, so that one that is repeated is known again
 _LABEL = re.compile(rb"^\s*\d+: ")  # srun --label
 _HEARTBEAT = re.compile(rb"\s*(\d{1,12})\b")
+
+
+class StepTrail:
+    """Whether a launch makes steps, from one look to the next. Never raises.
+
+    A step counts by its number and its loss: a counter that begins anew with each epoch moves, a line that is repeated
+    does not.
+    """
+
+    def __init__(self, log: Path, start: int, heartbeat: Path | None) -> None:
+        self._log, self._offset, self._heartbeat = log, start, heartbeat
+        self._known: deque[tuple[int, float | None]] = deque(maxlen=_REMEMBERED)
+        self._beat: int | None = None
+
+    def has_moved(self) -> bool:
+        """Whether a step was told since the last look that is new."""
+        beat = _read_heartbeat(self._heartbeat) if self._heartbeat is not None else None
+        moved, self._beat = beat is not None and beat != self._beat, beat
+        for line in self._new_lines():
+            told = _step_and_loss(line)
+            if told is not None and told not in self._known:
+                self._known.append(told)
+                moved = True
+        return moved
+
+    def _new_lines(self) -> list[bytes]:
+        try:
+            with self._log.open("rb") as stream:
+                end = stream.seek(0, 2)
+                if end < self._offset:
+                    self._offset = 0  # somebody emptied it
+                stream.seek(max(self._offset, end - _READ_BACK))
+                data = stream.read(_READ_BACK)
+        except OSError:
+            return []
+        whole = data.rfind(b"\n") + 1 or data.rfind(b"\r") + 1
+        self._offset = end - len(data) + whole
+        return [part for line in data[:whole].splitlines() for part in line.split(b"\r")]
 
 
 def read_step(log: Path, start: int, end: int | None, heartbeat: Path) -> int | None:
@@ -44,4 +85,15 @@ def _read_log(path: Path, start: int, end: int | None) -> int | None:
 
 
 def _step(line: bytes) -> int | None:
-    return step_of(_LABEL.sub(b"", strip_ansi(line[:_LINE])).decode("utf-8", "replace"))
+    return step_of(_text(line))
+
+
+def _step_and_loss(line: bytes) -> tuple[int, float | None] | None:
+    text = _text(line)
+    step = step_of(text)
+    loss = loss_of(text) if step is not None else None
+    return (step, None if loss is None or math.isnan(loss) else loss) if step is not None else None
+
+
+def _text(line: bytes) -> str:
+    return _LABEL.sub(b"", strip_ansi(line[:_LINE])).decode("utf-8", "replace")

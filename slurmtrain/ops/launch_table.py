@@ -76,4 +76,5 @@ def _outcome(attempt: Attempt, launch: Launch | None) -> str:
     asked = f" after {launch.ended.stop_reason}" if launch.ended.stop_reason else ""
     if asked and launch.stop is not None and launch.stop.detail:
         asked += f" ({launch.stop.detail})"
+    asked += f"; {launch.ended.saved}" if launch.ended.saved else ""
     return f"exit {launch.ended.exit_code}{asked}"

@@ -308,6 +308,8 @@ def _busy(view: RunView, state: Run) -> str:
         return "asked to stop: it saves and leaves"
     if state.state is RunState.RUNNING and launch is not None and launch.stop is not None and launch.ended is None:
         return f"asked to save and leave: {launch.stop.detail or launch.stop.reason}"
+    if state.state is RunState.RUNNING and launch is not None and launch.noticed and launch.ended is None:
+        return "; ".join(str(notice.detail) for notice in launch.noticed[-3:])
     if state.state in {RunState.PENDING, RunState.PREEMPTED} and state.last_decision is not None:
         return state.last_decision.reason
     if state.state is RunState.PENDING and not view.job_id:

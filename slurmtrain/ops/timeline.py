@@ -212,7 +212,9 @@ def _launch_started(event: ev.LaunchStarted) -> str:
 def _launch_ended(event: ev.LaunchEnded) -> str:
     asked = f" after a request to stop ({event.stop_reason})" if event.stop_reason else ""
     done = ", training says it has finished" if event.done else ""
-    return f"launch {event.launch} ended with exit code {event.exit_code} after {event.duration_s:.0f} s{asked}{done}"
+    saved = f"; {event.saved}" if event.saved else ""
+    ended = f"launch {event.launch} ended with exit code {event.exit_code} after {event.duration_s:.0f} s"
+    return f"{ended}{asked}{done}{saved}"
 
 
 def _diagnosed(event: ev.Diagnosed) -> str:
@@ -247,6 +249,7 @@ _WORDS: Mapping[type[ev.Event], Callable[[Any], str]] = {
     ev.LaunchStarted: _launch_started,
     ev.StopSent: lambda e: f"asked to save and leave: {e.reason}" + (f" ({e.detail})" if e.detail else ""),
     ev.NodeNoticed: lambda e: e.detail,
+    ev.LaunchNoticed: lambda e: e.detail,
     ev.LaunchEnded: _launch_ended,
     ev.Diagnosed: _diagnosed,
     ev.Decided: _decided,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
-from slurmtrain.agent.hang import HangWatch
+from slurmtrain.agent.hang import HangWatch, explain_hang
 from slurmtrain.agent.launch import LaunchProcess
-from slurmtrain.core.spec import Hang
+from slurmtrain.core.spec import Hang, Resources, Spec
 
 
 class Watched:
@@ -33,9 +35,14 @@ class Watched:
         launch = LaunchProcess(0, process, self.log, 0, 0.0, folder)
         self.watch = HangWatch(hang, launch, folder / "checkpoints")
 
+    def write(self, line: str) -> None:
+        with self.log.open("a") as stream:
+            stream.write(line + "\n")
+
     def after(self, seconds: float) -> float | None:
         self.now += seconds
-        return self.watch.silent_for()
+        silence = self.watch.look()
+        return silence.seconds if silence is not None else None
 
 
 def test_output_is_a_sign_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,3 +74,66 @@ def test_shared_storage_is_left_alone_between_two_looks(
     for _ in range(14):
         watched.after(2)
     assert watched.looks == seen
+
+
+STEPS = Hang(step_timeout_s=100, startup_s=0)
+
+
+def test_output_without_a_new_step_is_a_hang_where_steps_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(tmp_path, monkeypatch, STEPS)
+    for _ in range(5):
+        watched.write("loading shard")
+        assert watched.after(90) is None, "before the first step nothing is known"
+    watched.write("step 7/100 loss 0.5")
+    assert watched.after(10) is None
+    watched.write("waiting for data, step 7/100 loss 0.5")
+    assert watched.after(60) is None
+    watched.write("step 7/100 loss 0.5")
+    assert watched.after(50) == 110
+    watched.write("step 8/100 loss 0.4")
+    assert watched.after(10) is None
+
+
+def test_a_counter_that_begins_anew_and_a_heartbeat_are_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched(tmp_path, monkeypatch, STEPS)
+    for epoch in range(6):
+        watched.write(f"0: step 500/500 loss 0.{epoch}")
+        assert watched.after(60) is None
+    for step in range(6):
+        watched.heartbeat.write_text(f"{step} {{}}\n")
+        assert watched.after(60) is None
+    assert watched.after(60) is None
+    assert watched.after(60) == 120
+
+
+def test_an_announced_pause_needs_no_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched(tmp_path, monkeypatch, STEPS)
+    watched.heartbeat.write_text(f'7 {{"pause_until": {time.time() + 1000}}}')
+    for _ in range(4):
+        assert watched.after(90) is None
+
+
+def ranks_of(folder: Path, states: dict[int, tuple[str, int | None]]) -> None:
+    rows = [{"rank": rank, "pid": 1, "state": state, "step": step} for rank, (state, step) in states.items()]
+    (folder / "ranks-n1.json").write_text(json.dumps({"node": "n1", "ranks": rows}))
+
+
+def explained(folder: Path, spec: Spec) -> tuple[str, int | None, str | None]:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return explain_hang(LaunchProcess(0, process, folder / "log", 0, 0.0, folder), spec)
+
+
+def test_the_rank_with_the_smaller_step_is_named_where_stacks_do_not_tell(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("")
+    spec = Spec(command=("x",), resources=Resources(nodes=1, tasks_per_node=3))
+    ranks_of(tmp_path, {0: ("S", 9), 1: ("S", 8), 2: ("S", 9)})
+    assert explained(tmp_path, spec) == ("rank 1 was at step 8, the others had come to 9", 1, "n1")
+    ranks_of(tmp_path, {0: ("S", 8), 1: ("S", 8), 2: ("S", 9)})
+    assert explained(tmp_path, spec) == ("", None, None)
+    stack = '{rank}: Current thread 0x1 (most recent call first):\n{rank}:   File "/t/train.py", line {line} in f\n'
+    text = "".join(stack.format(rank=rank, line=line) for rank, line in enumerate((5, 5, 7)))
+    (tmp_path / "stacks-n1.txt").write_text(text)
+    assert explained(tmp_path, spec) == ("rank 2 stood in f (train.py:7), the others in f (train.py:5)", 2, "n1")

@@ -1,0 +1,162 @@
+"""Where each rank of a node is: one tiny file per rank in memory of the node, never on shared storage.
+
+``slurmtrain.training`` writes them, once a second at most: ``<step> <when> <seconds per step> <seconds at work>``, a
+dash for what is not known. The node's companion reads them, once a minute and after a hang, and removes them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from slurmtrain.agent.processes import Process, newest_launch, read_environ
+from slurmtrain.core.paces import Pace
+
+BEATS = "SLURMTRAIN_BEATS"  # the environment variable that names the folder
+_PLACES = (Path("/dev/shm"), Path("/tmp"))  # noqa: S108 - of the node, the folder itself is private
+_PREFIX = "slurmtrain-beats-"
+_FILE = re.compile(r"(.{1,200})@([0-9]{1,7})", re.ASCII)
+_MAX_FILES = 4096
+_MAX_BYTES = 256
+_MAX_RANKS = 16  # of one node, in its file on shared storage
+_OLD_S = 86400.0  # what a companion left that was killed
+
+
+class NodeBeats:
+    """The heartbeats of the ranks of one node, for its companion."""
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self._folder = ""
+
+    def read(self, ranks: Sequence[Process]) -> list[Pace]:
+        """Of the newest launch among these processes; the files of the one before are removed."""
+        key = newest_launch(ranks)
+        pid = next((process.pid for process in ranks if process.launch == key), None)
+        folder = read_environ(pid).get(BEATS, "") if pid is not None else ""
+        if folder and folder != self._folder:
+            self.remove()
+            self._folder = folder
+        return read_paces(folder, self._node) if folder else []
+
+    def report(self, ranks: Sequence[Process]) -> dict[str, Any]:
+        """For the node's file: ``launch``, and ``paces``, rows of rank, step, when, seconds per step, seconds at work.
+
+        Of a node with many ranks those that are behind or slow; empty where the ranks say nothing.
+        """
+        paces = self.read(ranks)
+        if len(paces) > _MAX_RANKS:
+            behind = sorted(paces, key=lambda pace: pace.step)[: _MAX_RANKS // 2]
+            slow = sorted(paces, key=lambda pace: -(pace.busy_s or pace.step_s or 0.0))
+            paces = [*behind, *[pace for pace in slow if pace not in behind][: _MAX_RANKS - len(behind)]]
+        rows = [[pace.rank, pace.step, pace.at, pace.step_s, pace.busy_s] for pace in paces]
+        return {"launch": newest_launch(ranks), "paces": rows} if rows else {}
+
+    def remove(self) -> None:
+        if self._folder:
+            remove_beats(self._folder, self._node)
+
+
+def read_reported(record: Mapping[str, Any], launch: str) -> list[Pace]:
+    """What a node's file says about this launch; rows that make no sense are passed over."""
+    found: list[Pace] = []
+    rows = record.get("paces")
+    if record.get("launch") != launch or not isinstance(rows, list):
+        return found
+    for row in rows[:_MAX_RANKS]:
+        with contextlib.suppress(ValueError, TypeError):
+            rank, step, at, step_s, busy_s = row
+            times = [None if value is None else _number(value) for value in (step_s, busy_s)]
+            node, seen_at = str(record["node"])[:100], _number(record["at"])
+            found.append(Pace(int(rank), node, int(step), _number(at), seen_at, *times))
+    return found
+
+
+def beats_folder(job_id: str, key: str) -> Path:
+    """The folder of one launch, the same on every node; ``key`` is ``<attempt>.<launch>``."""
+    place = next((place for place in _PLACES if os.access(place, os.W_OK)), _PLACES[-1])
+    return place / f"{_PREFIX}{os.geteuid()}-{job_id}.{key}"
+
+
+def read_paces(folder: str, node: str) -> list[Pace]:
+    """What the ranks of this node said last. Never raises; a folder that others can write is not read."""
+    found = []
+    for path, rank in _files(folder, node):
+        pace = _read(path, rank, node)
+        found += [pace] if pace is not None else []
+    return sorted(found, key=lambda pace: pace.rank)
+
+
+def remove_beats(folder: str, node: str) -> None:
+    """Several nodes may share one machine, and then the folder: the last one removes it."""
+    for path, _ in _files(folder, node):
+        with contextlib.suppress(OSError):
+            path.unlink()
+    if _is_ours(folder):
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)  # noqa: PTH106
+
+
+def remove_old_beats() -> None:
+    """Folders of this user that nobody has written to for a day."""
+    for place in _PLACES:
+        for path in place.glob(f"{_PREFIX}{os.geteuid()}-*"):
+            with contextlib.suppress(OSError):
+                if _is_ours(str(path)) and time.time() - path.stat().st_mtime > _OLD_S:
+                    for child in path.iterdir():
+                        child.unlink()
+                    path.rmdir()
+
+
+def _is_ours(folder: str) -> bool:
+    """A private folder of this user with our name: /dev/shm and /tmp belong to everybody."""
+    try:
+        info = os.lstat(folder)
+    except (OSError, ValueError):
+        return False
+    named = Path(folder).name.startswith(_PREFIX) and Path(folder).is_absolute()
+    return named and stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid() and not info.st_mode & 0o077
+
+
+def _files(folder: str, node: str) -> Iterator[tuple[Path, int]]:
+    if not _is_ours(folder):
+        return
+    try:
+        names = os.listdir(folder)[:_MAX_FILES]  # noqa: PTH208
+    except OSError:
+        return
+    for name in names:
+        match = _FILE.fullmatch(name)
+        if match is not None and match[1] == node:
+            yield Path(folder, name), int(match[2])
+
+
+def _read(path: Path, rank: int, node: str) -> Pace | None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            words = os.read(descriptor, _MAX_BYTES).decode("ascii", "replace").split()
+        finally:
+            os.close(descriptor)
+        step, at, step_s, busy_s = words
+        return Pace(rank, node, int(step), _number(at), time.time(), _maybe(step_s), _maybe(busy_s))
+    except (OSError, ValueError):
+        return None
+
+
+def _number(text: str | float) -> float:
+    value = float(text)
+    if not math.isfinite(value) or not 0 <= value < 1e11:
+        raise ValueError(f"{text} is no time")
+    return value
+
+
+def _maybe(text: str) -> float | None:
+    return None if text == "-" else _number(text)

@@ -1,0 +1,37 @@
+"""A training whose store cannot be written: it runs all the same, and nobody here decides anything about it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Mapping
+from types import FrameType
+
+from slurmtrain.agent.companions import ask_through_slurm
+from slurmtrain.agent.job import JobContext
+from slurmtrain.agent.say import say
+from slurmtrain.checkpoints.find import choose
+from slurmtrain.ops.fallback import write_fallback
+from slurmtrain.slurm.client import SlurmClient
+
+
+def train_without_record(job: JobContext, slurm: SlurmClient, env: Mapping[str, str], why: str) -> int:
+    """The batch script's exit code. Slurm's warning is handed on."""
+    say(f"{why}; the training runs, and nothing is decided here")
+    warned: list[int] = []
+
+    def on_warning(number: int, _frame: FrameType | None) -> None:
+        warned.append(number)
+        ask_through_slurm(job, slurm, env)
+
+    signal.signal(signal.SIGTERM, lambda number, _frame: warned.append(number))  # children would inherit it ignored
+    signal.signal(signal.SIGUSR2, on_warning)
+    newest = choose(job.run.path, job.plan.spec.checkpoint).newest
+    known = {"SLURMTRAIN_LAUNCH_KEY": "none.0", "SLURMTRAIN_RESUME_FROM": str(newest.path) if newest else ""}
+    try:
+        code = subprocess.call(["/bin/bash", str(job.run.launch_script)], env={**env, **known})
+    except OSError as exc:
+        say(f"cannot start the training: {exc}")
+        return 1
+    written = write_fallback(job.run, str(job.job_id), job.restart_count, code, stop_sent=bool(warned))
+    return code or (0 if written or not warned else 1)  # 0 alone would be taken for success
