@@ -187,7 +187,8 @@ def atomic_save(path: str | Path, *, folder: bool = False) -> Iterator[Path]:
     """A path to write a checkpoint to, which becomes ``path`` when all is on the disk, or never.
 
     ``folder``: a directory is made, to write files into. An old ``path`` is replaced. What was written is removed
-    when the block raises.
+    when the block raises. Raises ``RuntimeError`` in a process that was left behind on a lost node while a later
+    attempt of the run trains: its checkpoint would be taken for one of that attempt.
     """
     final = Path(path)
     final.parent.mkdir(parents=True, exist_ok=True)
@@ -200,6 +201,8 @@ def atomic_save(path: str | Path, *, folder: bool = False) -> Iterator[Path]:
         for part in sorted(temporary.rglob("*")) if folder else [temporary]:
             if part.is_file():
                 _sync(part)
+        if _is_overtaken():
+            raise RuntimeError(f"a later attempt of this run has begun: {final.name} is not saved")
         if folder and final.is_dir():
             final.rename(old := final.with_name(f".{final.name}.{os.getpid()}.old.tmp"))
             temporary.rename(final)
@@ -210,6 +213,22 @@ def atomic_save(path: str | Path, *, folder: bool = False) -> Iterator[Path]:
     except BaseException:
         _remove(temporary)
         raise
+
+
+def _is_overtaken() -> bool:
+    """Whether Slurm began another execution of the run after this one. False where that cannot be told."""
+    attempts = Path(os.environ.get("SLURMTRAIN_RUN_DIR", "."), "attempts")
+    try:
+        number = int(os.environ["SLURMTRAIN_ATTEMPT"])
+        mine = json.loads((attempts / f"{number:03d}" / "owner.json").read_bytes())
+        for later in range(number + 1, number + 20):
+            other = json.loads((attempts / f"{later:03d}" / "owner.json").read_bytes())
+            key = "restart_count" if str(other["job_id"]) == str(mine["job_id"]) else "submission"
+            if mine[key] < other[key]:
+                return True
+    except (KeyError, TypeError, ValueError, OSError):
+        return False
+    return False
 
 
 def _sync(path: Path) -> None:

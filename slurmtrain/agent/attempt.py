@@ -26,6 +26,7 @@ from slurmtrain.agent.processes import find_launch_processes, signal_number, som
 from slurmtrain.agent.record import Record
 from slurmtrain.agent.releasing import release_all
 from slurmtrain.agent.resume import choose_checkpoint, roll_back
+from slurmtrain.agent.saving import LOOK_BEFORE_S, SaveWatch
 from slurmtrain.agent.say import say
 from slurmtrain.agent.stages import Outlook, Staged, Stages
 from slurmtrain.agent.stops import StopReason, StopWatch, is_ours, look_patiently
@@ -155,6 +156,7 @@ class AttemptRunner:
         """Wait for the launch's end; ask it to stop when there is a reason, end it when it does not listen or hangs."""
         stop: StopReason | None = None
         metrics = MetricWatch(self._job, launch)
+        saves = SaveWatch(checkpoint_dir(self._job.run.path, self._spec.checkpoint))
         notices = Notices(self._job, self._attempt, launch.number, self._record)
         life = HangWatch(self._spec.hang, launch, checkpoint_dir(self._job.run.path, self._spec.checkpoint))
         while (code := launch.poll()) is None:
@@ -163,9 +165,10 @@ class AttemptRunner:
                 return stop, kill_launch(launch, self._raw_job_id, self._attempt.number)
             if stop is None and (stop := self._watch.check() or metrics.check()) is not None:
                 self._ask_to_stop(launch, stop)
-            if stop is not None and stop.deadline is not None and time.time() >= stop.deadline:
+            if stop is not None and self._is_over(stop, saves):
                 say(f"the training did not leave by itself: ending it ({stop.reason})")
-                return stop, self._end(launch, stop.grace_s)
+                left = stop.last + 2.0 - time.time() if stop.last is not None else stop.grace_s
+                return stop, self._end(launch, min(stop.grace_s, max(1.0, left)))
             if stop is None:
                 if (silence := life.look()) is not None:
                     return None, self._end_hung(launch, silence)
@@ -180,6 +183,14 @@ class AttemptRunner:
                 return stop, self._end(launch, float(self._spec.stop.grace_s)) or 1  # 0 would be success
             self._wake.sleep(self._seconds_to_sleep(stop))
         return stop, code
+
+    def _is_over(self, stop: StopReason, saves: SaveWatch) -> bool:
+        """Whether a launch that was asked to leave must be ended; one that writes a checkpoint gets what is left."""
+        now = time.time()
+        if stop.deadline is None or now < stop.deadline - LOOK_BEFORE_S:
+            return False
+        saving = saves.in_progress()
+        return now >= stop.deadline and not (saving and stop.last is not None and now < stop.last)
 
     def _end_hung(self, launch: LaunchProcess, silence: Silence) -> int:
         """Take the stacks of all ranks, then end the launch."""

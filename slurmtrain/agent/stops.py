@@ -40,6 +40,7 @@ class StopReason:
     deadline: float | None
     grace_s: float = 10.0
     detail: str = ""
+    last: float | None = None  # until then a save that is in progress goes on
 
 
 class StopWatch:
@@ -85,7 +86,8 @@ class StopWatch:
         """The reason to stop now, if there is one."""
         if self._stop_file_exists():
             grace = float(self._spec.stop.grace_s)
-            return StopReason("user", time.time() + max(self._lead, grace), grace)
+            deadline = time.time() + max(self._lead, grace)
+            return StopReason("user", deadline, grace, last=self._not_after(deadline + grace))
         if self._signalled and (found := self._ask()) is not None:
             return found
         self._refresh_end()
@@ -105,7 +107,10 @@ class StopWatch:
         deadline = time.time() + max(self._lead, grace)
         if self._end_time is not None:
             deadline = min(deadline, self._end_time - _MAX_RESERVE_S)
-        return StopReason(move.reason, deadline, grace, move.detail)
+        return StopReason(move.reason, deadline, grace, move.detail, last=self._not_after(deadline + grace))
+
+    def _not_after(self, at: float) -> float:
+        return at if self._end_time is None else min(at, self._end_time - _MIN_RESERVE_S)
 
     def _stop_file_exists(self) -> bool:
         now = time.monotonic()
@@ -161,7 +166,8 @@ class StopWatch:
     def _before(self, reason: str, end: float, available: float) -> StopReason:
         """A stop that has to be over at ``end``: a third of the time, within bounds, is kept for the requeue."""
         reserve = min(_MAX_RESERVE_S, max(_MIN_RESERVE_S, available / 3))
-        return StopReason(reason, end - reserve, max(1.0, min(float(self._spec.stop.grace_s), reserve - 3)))
+        grace = max(1.0, min(float(self._spec.stop.grace_s), reserve - 3))
+        return StopReason(reason, end - reserve, grace, last=end - _MIN_RESERVE_S)
 
 
 def is_preempted(record: JobRecord | None) -> bool:

@@ -15,6 +15,7 @@ from slurmtrain.agent.job import JobContext
 from slurmtrain.agent.launch import EndedSrun, LaunchProcess
 from slurmtrain.agent.measure import count_gpus, count_oom_kills, heartbeat_age
 from slurmtrain.agent.record import Record
+from slurmtrain.agent.saving import describe_saving
 from slurmtrain.agent.say import say
 from slurmtrain.agent.stops import StopReason, is_ours, is_preempted, look_patiently
 from slurmtrain.checkpoints.find import find_newest
@@ -121,6 +122,10 @@ def judge_launch(job: JobContext, end: LaunchEnd, slurm: SlurmClient, record: Re
     ours = seen is not None and is_ours(seen, job.restart_count)
     reason = _stop_reason(job, end, seen, ours=ours)
     done, newest = job.run.is_done(), find_newest(job.run.path, spec.checkpoint)
+    saved = ""
+    if reason not in (None, "metric") and not done:
+        saved = describe_saving(newest, launch.started_at, _asked_at(record), ended_at)
+        say(saved)
     record.launch_ended(
         launch.number,
         exit_code=end.own_code,
@@ -129,6 +134,7 @@ def judge_launch(job: JobContext, end: LaunchEnd, slurm: SlurmClient, record: Re
         progress=newest.step if newest else None,
         step=read_step(log.path, log.start, log.end, _heartbeat(job, record, launch)),
         done=done,
+        saved=saved,
         rank_exits=list(end.rank_exits),
         log_end=log.end or 0,
     )
@@ -153,6 +159,12 @@ def judge_launch(job: JobContext, end: LaunchEnd, slurm: SlurmClient, record: Re
         resumed_from=str(end.resumed_from) if end.resumed_from else None,
     )
     return _announce(with_breaker(job.run, spec, _not_in_place(decision, end, seen, spec), time.time()))
+
+
+def _asked_at(record: Record) -> float | None:
+    """When the launch was asked to save and leave."""
+    launch = record.read_run().last_launch
+    return launch.stop.at if launch is not None and launch.stop is not None else None
 
 
 def _heartbeat(job: JobContext, record: Record, launch: LaunchProcess) -> Path:

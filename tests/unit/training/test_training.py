@@ -141,3 +141,24 @@ def test_the_file_can_be_printed_to_copy_it() -> None:
     )
     assert done.stdout == SOURCE.read_text(encoding="utf-8")
     assert "import slurmtrain" not in done.stdout
+
+
+def owner(run: Path, attempt: int, **values: object) -> None:
+    folder = run / "attempts" / f"{attempt:03d}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "owner.json").write_text(json.dumps({"job_id": "7", "submission": 0, **values}))
+
+
+def test_a_process_of_an_overtaken_attempt_saves_nothing(tmp_path: Path) -> None:
+    code = "import helper as h\nwith h.atomic_save('c/step-1.pt') as p: p.write_text('x')\nprint('saved')"
+    env = {"SLURMTRAIN_RUN_DIR": str(tmp_path), "SLURMTRAIN_ATTEMPT": "0"}
+    owner(tmp_path, 0, restart_count=1)
+    owner(tmp_path, 1, restart_count=0)  # an execution that came late to its gate: it is not newer
+    assert said(python(code, tmp_path, **env)) == "saved"
+    (tmp_path / "c" / "step-1.pt").unlink()
+    owner(tmp_path, 1, restart_count=2)
+    process = python(code, tmp_path, **env)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "a later attempt of this run has begun: step-1.pt is not saved" in out
+    assert list((tmp_path / "c").iterdir()) == []

@@ -1,0 +1,46 @@
+"""What is told about saving at the end, and what counts as a save in progress."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slurmtrain.agent.saving import SaveWatch, describe_saving
+from slurmtrain.checkpoints.find import Found
+
+
+def found(name: str, modified: float) -> Found:
+    return Found(Path(f"/c/{name}"), 400, modified)
+
+
+@pytest.mark.parametrize(
+    ("newest", "asked", "words"),
+    [
+        (found("step-400.pt", 1988), 1980.0, "saved step-400.pt, 12 s before the end"),
+        (found("step-400.pt", 1820), 1980.0, "not saved: 3 min of work since step-400.pt are lost"),
+        (found("step-400.pt", 900), 1980.0, "not saved: the 17 min of work of this launch are lost"),
+        (None, 1980.0, "not saved: there is no checkpoint, and 17 min of work are lost"),
+        (found("step-400.pt", 1950), None, "not saved: 50 s of work since step-400.pt are lost"),
+    ],
+)
+def test_what_came_too_late_is_told(newest: Found | None, asked: float | None, words: str) -> None:
+    assert describe_saving(newest, 1000.0, asked, 2000.0) == words
+
+
+def test_a_file_that_grows_is_a_save_in_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("slurmtrain.agent.saving.time.monotonic", lambda: now[0])
+    (tmp_path / "step-1").mkdir()
+    part = tmp_path / "step-1" / ".shard.tmp"
+    part.write_bytes(b"x")
+    watch = SaveWatch(tmp_path)
+    assert not watch.in_progress(), "what lies there may be old"
+    now[0] += 2
+    part.write_bytes(b"xx")
+    assert watch.in_progress()
+    now[0] += 5
+    assert watch.in_progress()
+    now[0] += 5
+    assert not watch.in_progress()
+    assert not SaveWatch(tmp_path / "none").in_progress()
