@@ -45,6 +45,7 @@ from slurmtrain.checkpoints.find import checkpoint_dir, find_newest
 from slurmtrain.core.components import task_offsets
 from slurmtrain.core.decision import Action, Decision, RunState
 from slurmtrain.errors import SlurmtrainError, StoreError
+from slurmtrain.logs.times import LogTimes
 from slurmtrain.slurm.client import SlurmClient
 from slurmtrain.store.journal import JournalWriter
 from slurmtrain.store.publish import exists
@@ -139,6 +140,8 @@ class AttemptRunner:
             self._attempt.stop_file.unlink()
         launch = start_launch(self._job, self._attempt, number, newest.path if newest else None, self._env)
         log_file = os.path.relpath(launch.log_file, self._job.run.path)
+        if launch.per_node:
+            say(f"the output of each node is in {os.path.relpath(launch.folder or '', self._job.run.path)}/node-*.log")
         self._record.launch_started(number, log_file, launch.log_offset, newest)
         if number == 0:
             learn(self._job, place_of(self._env), self._watch.at_start, self._record)
@@ -158,6 +161,7 @@ class AttemptRunner:
         metrics = MetricWatch(self._job, launch)
         saves = SaveWatch(checkpoint_dir(self._job.run.path, self._spec.checkpoint))
         notices = Notices(self._job, self._attempt, launch.number, self._record)
+        times = LogTimes(self._attempt.launch(launch.number), launch.sizes)
         life = HangWatch(self._spec.hang, launch, checkpoint_dir(self._job.run.path, self._spec.checkpoint))
         while (code := launch.poll()) is None:
             if self._fence.closed:
@@ -177,9 +181,11 @@ class AttemptRunner:
                 self._end(launch, float(self._spec.stop.grace_s))
                 return stop, 0
             self._companions.look()
+            times.look(time.monotonic())
             if why := self._companions.find_unheard_end(self._key(launch)):
                 say(f"{why}: ending the launch")
-                launch.unheard, launch.log_cut = why, launch.log_end()
+                launch.unheard = why
+                launch.cut_log()
                 return stop, self._end(launch, float(self._spec.stop.grace_s)) or 1  # 0 would be success
             self._wake.sleep(self._seconds_to_sleep(stop))
         return stop, code
@@ -197,7 +203,7 @@ class AttemptRunner:
         missing = "given no sign of life" if silence.nothing_new == "sign of life" else "made no new step"
         say(f"the training has {missing} for {silence.seconds:.0f} s: its ranks' stacks are taken and they are ended")
         launch.silent_s, launch.nothing_new = silence
-        launch.log_cut = launch.log_end()
+        launch.cut_log()
         wait_for_stacks(launch, self._companions.ask_for_stacks(launch.folder))
         return self._end(launch, HUNG_GRACE_S) or 1
 

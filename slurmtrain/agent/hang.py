@@ -44,7 +44,7 @@ class HangWatch:
         self._seen: tuple[object, ...] = ()
         self._alive_at = self._started_at = time.monotonic()
         self._next_look = 0.0
-        self._steps = StepTrail(launch.log_file, launch.log_offset, self._heartbeat) if hang.step_timeout_s else None
+        self._steps = StepTrail(*launch.step_log(), self._heartbeat) if hang.step_timeout_s else None
         self._stepped_at: float | None = None  # None before the first step
 
     def look(self) -> Silence | None:
@@ -64,7 +64,7 @@ class HangWatch:
     def _without_life(self, now: float, limit: float | None, *, paused: bool) -> Silence | None:
         if limit is None:
             return None
-        seen = (self._launch.log_end(), _changed_at(self._heartbeat), _changed_at(self._checkpoints))
+        seen = (*self._launch.sizes(), _changed_at(self._heartbeat), _changed_at(self._checkpoints))
         if seen != self._seen or paused:
             self._seen, self._alive_at = seen, now
         silent = now - self._alive_at
@@ -103,10 +103,10 @@ def _changed_at(path: Path | None) -> float | None:
 
 def wait_for_stacks(launch: LaunchProcess, at: float) -> None:
     """Until the launch is over, or has written nothing more for a while after the moment of the stacks."""
-    size, quiet_since = launch.log_size(), max(time.time(), at)
+    size, quiet_since = launch.sizes(), max(time.time(), at)
     while launch.poll() is None and time.time() < at + _LONGEST_DUMP_S:
         time.sleep(0.5)
-        now = launch.log_size()
+        now = launch.sizes()
         if now != size:
             size, quiet_since = now, time.time()
         if time.time() - quiet_since >= _QUIET_S and time.time() > at:
@@ -122,7 +122,10 @@ def explain_hang(launch: LaunchProcess, spec: Spec) -> tuple[str, int | None, st
             return words, rank, known.node
     ranks = sum(part.nodes * part.tasks_per_node for part in all_components(spec))
     tasks_per_node = spec.resources.tasks_per_node if spec.launcher == "torchrun" else 0
-    stacks = parse_stacks(_lines(launch.log_file, launch.log_cut or 0, tasks_per_node))
+    lines = _lines(launch.log_file, launch.log_cut or 0, tasks_per_node)
+    for path in launch.node_logs():
+        lines += _lines(path, launch.node_cuts.get(path.name, 0), tasks_per_node)
+    stacks = parse_stacks(lines)
     for path in sorted(launch.folder.glob(f"{STACKS}*.txt")) if launch.folder is not None else ():
         stacks |= parse_stacks(_lines(path, 0, 0))
     odd = find_odd_ranks(stacks, ranks)

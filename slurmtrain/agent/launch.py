@@ -9,7 +9,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -19,9 +19,10 @@ from slurmtrain.agent.measure import count_oom_kills
 from slurmtrain.agent.processes import end_processes, find_launch_processes
 from slurmtrain.checkpoints.find import checkpoint_dir
 from slurmtrain.core.jobid import JobId
+from slurmtrain.core.spec import has_node_logs
 from slurmtrain.errors import SlurmtrainError
 from slurmtrain.slurm.client import SlurmClient
-from slurmtrain.store.rundir import HEARTBEAT, AttemptDir
+from slurmtrain.store.rundir import HEARTBEAT, AttemptDir, find_node_logs
 
 _PORT_BASE, _PORT_SPAN = 20000, 12000  # below Linux's ephemeral ports (32768…)
 _PORT_TRIES, _PORT_STRIDE = 50, 101  # not the next one: that is the next launch's
@@ -68,6 +69,8 @@ class LaunchProcess:
     log_cut: int | None = None  # what srun says after we began to end the launch tells nothing about its cause
     silent_s: float | None = None  # it was ended because nothing was heard of it for so long
     nothing_new: str = "sign of life"  # or "step": what was missing
+    per_node: bool = False  # the ranks of each node write a log of their own
+    node_cuts: dict[str, int] = field(default_factory=dict)  # as ``log_cut``, of the nodes' logs by name
 
     def poll(self) -> int | None:
         """Exit code (128+n for a signal) once srun is gone."""
@@ -82,11 +85,26 @@ class LaunchProcess:
         return (self.process.poll() or 0) < 0
 
     def log_end(self) -> int:
-        return self.log_size() if self.log_cut is None else self.log_cut
+        return _size(self.log_file) if self.log_cut is None else self.log_cut
 
-    def log_size(self) -> int:
-        """Bytes in the log, those written after ``log_cut`` too."""
-        return _size(self.log_file)
+    def node_logs(self) -> list[Path]:
+        """The nodes' own logs, those that exist by now."""
+        return find_node_logs(self.folder) if self.per_node and self.folder is not None else []
+
+    def step_log(self) -> tuple[Path, int]:
+        """Where rank 0 tells its steps, and the first byte of this launch there."""
+        if self.per_node and self.folder is not None:
+            return self.folder / "node-0.log", 0
+        return self.log_file, self.log_offset
+
+    def sizes(self) -> list[int]:
+        """Bytes in the job's log and in those of the nodes, those written after the cut too."""
+        return [_size(self.log_file), *(_size(path) for path in self.node_logs())]
+
+    def cut_log(self) -> None:
+        """We begin to end the launch: what comes from here on does not tell why."""
+        self.log_cut = self.log_end()
+        self.node_cuts = {path.name: _size(path) for path in self.node_logs()}
 
 
 def start_launch(
@@ -110,7 +128,10 @@ def start_launch(
         )
     except OSError as exc:
         raise SlurmtrainError(f"cannot start {job.run.launch_script}: {exc.strerror or exc}") from exc
-    return LaunchProcess(number, process, job.log_file, offset, time.time(), attempt.launch(number), kills)
+    return LaunchProcess(
+        number, process, job.log_file, offset, time.time(), attempt.launch(number), kills,
+        per_node=has_node_logs(job.plan.spec),
+    )  # fmt: skip
 
 
 def launch_environment(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from slurmtrain.agent.job import JobContext
 from slurmtrain.agent.launch import LaunchProcess
@@ -26,37 +27,40 @@ class MetricWatch:
     def __init__(self, job: JobContext, launch: LaunchProcess) -> None:
         self._job = job
         self._launch = launch
-        self._offset = launch.log_offset
+        self._offsets = {launch.log_file: launch.log_offset}
         self._next_look = time.monotonic()
         try:
             rules = load_frozen_rules(job.run).rules
         except StoreError:
             rules = ()
         wanted = [rule for rule in rules if rule.metric is not None and rule.outcome == "FailJob"]
-        self._scanner = Scanner(Matcher(RuleSet.of(wanted)), "log") if wanted else None
+        self._matcher = Matcher(RuleSet.of(wanted)) if wanted else None
+        self._scanners: dict[Path, Scanner] = {}  # one for each file: lines of two nodes are no neighbours
 
     def check(self) -> StopReason | None:
         """The reason to stop, once a rule's values are there."""
-        if self._scanner is None or time.monotonic() < self._next_look:
+        if self._matcher is None or time.monotonic() < self._next_look:
             return None
         self._next_look = time.monotonic() + LOOK_S
         try:
             with deadline(LOOK_TIME_S):
-                self._read(self._scanner)
+                for path in (self._launch.log_file, *self._launch.node_logs()):
+                    self._read(path, self._matcher)
         except (DeadlineError, OSError) as exc:
             say(f"metric rules are not looked at any more in this launch: {exc}")
-            self._scanner = None
+            self._matcher = None
             return None
-        found = self._scanner.find_metric()
+        found = next((metric for scanner in self._scanners.values() if (metric := scanner.find_metric())), None)
         if found is None:
             return None
         grace = float(self._job.plan.spec.stop.grace_s)
         return StopReason("metric", time.time() + grace, grace, f"rule {found.rule!r} ends it: {found.text}")
 
-    def _read(self, scanner: Scanner) -> None:
-        with self._launch.log_file.open("rb") as stream:
-            stream.seek(self._offset)
+    def _read(self, path: Path, matcher: Matcher) -> None:
+        offset = self._offsets.get(path, 0)
+        with path.open("rb") as stream:
+            stream.seek(offset)
             data = stream.read(LOOK_BYTES)
         whole = data[: data.rfind(b"\n") + 1]  # the line that is being written is read at the next look
-        self._offset += len(whole)
-        scanner.feed(whole)
+        self._offsets[path] = offset + len(whole)
+        self._scanners.setdefault(path, Scanner(matcher, "log")).feed(whole)

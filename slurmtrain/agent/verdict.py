@@ -25,7 +25,7 @@ from slurmtrain.core.diagnosis.model import Diagnosis
 from slurmtrain.core.facts import Facts, RankExit
 from slurmtrain.core.nodeset import expand_nodes
 from slurmtrain.core.policy import Ending, decide
-from slurmtrain.core.spec import Spec
+from slurmtrain.core.spec import Spec, has_node_logs
 from slurmtrain.errors import StoreError
 from slurmtrain.logs.step import read_step
 from slurmtrain.ops.breaker import with_breaker
@@ -106,7 +106,10 @@ def find_left_end(job: JobContext, attempt: AttemptDir, number: int) -> LaunchEn
         return None
     if left is None:
         return None
-    launch = LaunchProcess(number, EndedSrun(left.srun_code), job.log_file, left.log_offset, left.started_at)
+    launch = LaunchProcess(
+        number, EndedSrun(left.srun_code), job.log_file, left.log_offset, left.started_at, attempt.launch(number),
+        per_node=has_node_logs(job.plan.spec),
+    )  # fmt: skip
     asked = left.stop_reason is not None and left.stop_reason != BY_SLURM  # of Slurm it is asked when it is judged
     stop = StopReason(left.stop_reason, None) if left.stop_reason and asked else None
     resumed_from = Path(left.resumed_from) if left.resumed_from else None
@@ -132,7 +135,7 @@ def judge_launch(job: JobContext, end: LaunchEnd, slurm: SlurmClient, record: Re
         duration_s=ended_at - launch.started_at,
         stop_reason=reason,
         progress=newest.step if newest else None,
-        step=read_step(log.path, log.start, log.end, _heartbeat(job, record, launch)),
+        step=read_step(_heartbeat(job, record, launch), _telling(log)),
         done=done,
         saved=saved,
         rank_exits=list(end.rank_exits),
@@ -236,7 +239,13 @@ def _log_of(launch: LaunchProcess) -> LogRange:
     """What the launch wrote; a log that somebody emptied meanwhile begins anew."""
     end = launch.log_end()
     start = launch.log_offset if launch.log_offset <= end else 0
-    return LogRange(launch.log_file, start, end, launch.folder)
+    return LogRange(launch.log_file, start, end, launch.folder, launch.node_cuts)
+
+
+def _telling(log: LogRange) -> list[tuple[Path, int, int | None]]:
+    """The files of a launch that tell its step: rank 0 is on the first node, a pipeline's last stage on the last."""
+    job, *nodes = log.parts()
+    return [job, *nodes[:1], *nodes[1:][-1:]]
 
 
 def _steps_made(record: Record, newest: int | None) -> int | None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import sys
-import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,18 +14,18 @@ from slurmtrain.cli.runs import ask_slurm, json_option, open_store, run_argument
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from slurmtrain.ops.logs import LogLine, Owners, Segment
+    from slurmtrain.cli.log_printer import Printer
+    from slurmtrain.ops.logs import Segment
     from slurmtrain.ops.timeline import RunView
-    from slurmtrain.store.rundir import RunDir
 
 _EXAMPLES = """\b
 Examples:
   slurmtrain logs RUN                     everything, all jobs of the run in order
   slurmtrain logs RUN --follow --tail 20  the last lines, then what comes, through requeues, to the run's end
   slurmtrain logs RUN --attempt 0 --launch 2
-  slurmtrain logs RUN --rank 3 | less"""
-
-_OWNERS_S = 2.0  # how long it is believed whose lines are whose
+  slurmtrain logs RUN --rank 3 | less
+  slurmtrain logs RUN --node n17 --since 2h
+  slurmtrain logs RUN --follow --grep 'loss|Error'"""
 
 
 @click.command("logs", epilog=_EXAMPLES)
@@ -36,8 +34,11 @@ _OWNERS_S = 2.0  # how long it is believed whose lines are whose
 @click.option("--attempt", type=click.IntRange(0), metavar="N", help="Only this attempt.")
 @click.option("--launch", type=click.IntRange(0), metavar="M", help="Only this launch (of the last attempt).")
 @click.option("--rank", type=click.IntRange(0), metavar="R", help="Only lines that this rank printed.")
+@click.option("--node", metavar="NAME", help="Only lines of the ranks on this node, or that name it.")
+@click.option("--since", metavar="WHEN", help="Only what is newer: 10m, 1h30m, 2d, 14:30, 2026-11-30T14:30.")
+@click.option("--grep", "pattern", metavar="REGEX", help="Only lines that match a regular expression of Python's.")
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
-@click.option("--raw", is_flag=True, help="On a terminal too, print the bytes as they are.")
+@click.option("--raw", is_flag=True, help="Print the bytes as they are, whatever they would do to a terminal.")
 @json_option("Print one JSON object for each line.")
 @store_option
 def command(
@@ -46,6 +47,9 @@ def command(
     attempt: int | None,
     launch: int | None,
     rank: int | None,
+    node: str | None,
+    since: str | None,
+    pattern: str | None,
     tail: int | None,
     raw: bool,
     as_json: bool,
@@ -53,170 +57,70 @@ def command(
 ) -> None:
     """Show or follow a run's output.
 
-    On a terminal, control characters are made harmless and colours kept; into a pipe or a file go the bytes as they
-    are.
+    Control characters are made harmless; colours are kept on a terminal and left out elsewhere; of a progress bar the
+    last state is shown. With --follow the exit code is 0 when the run is over, whatever its end: `slurmtrain wait RUN`
+    tells that.
     """
+    from slurmtrain.cli.log_printer import Printer
+    from slurmtrain.logs.search import LineSearch
     from slurmtrain.ops.timeline import read_view
     from slurmtrain.store.find import find_run
 
     if follow and (attempt is not None or launch is not None):
         raise click.UsageError("--follow shows what comes next; it does not go with --attempt or --launch")
-    found = find_run(open_store(store), run)
-    view = read_view(found)
+    search = LineSearch(pattern) if pattern is not None else None
+    begin = _parse_since(since)
+    view = read_view(find_run(open_store(store), run))
     for problem in view.damage:
         say_note(problem)
-    printer = _Printer(view, rank, raw=raw or not sys.stdout.isatty(), as_json=as_json)
-    try:
-        _print_all(view, printer, attempt, launch, tail, follow=follow)
-    except KeyboardInterrupt:
-        if not follow:
-            raise
-        raise SystemExit(130) from None
+    printer = Printer(view, rank=rank, node=node, search=search, raw=raw, as_json=as_json)
+    with search.bounded() if search is not None else contextlib.nullcontext():
+        try:
+            if follow:
+                printer.follow(view.run, ask_slurm(), _starts(view, begin, tail))
+            else:
+                _print_all(view, printer, _find(view, begin, attempt, launch), tail)
+        except KeyboardInterrupt:
+            if not follow:
+                raise
+            raise SystemExit(130) from None
 
 
-def _print_all(
-    view: RunView, printer: _Printer, attempt: int | None, launch: int | None, tail: int | None, *, follow: bool
-) -> None:
-    from slurmtrain.ops.logs import find_segments
+def _parse_since(since: str | None) -> float | None:
+    from datetime import datetime
 
-    segments = [segment for segment in find_segments(view, attempt, launch) if segment.path.is_file()]
-    if not follow:
-        if not segments:
-            say_note(f"run {view.run.run_id} has written nothing yet; `slurmtrain status {view.run.run_id}` says why")
-        printer.print_segments(segments, tail)
-        if segments and printer.missed is not None:
-            say_note(printer.missed)
-        return
-    starts = {} if tail is None else _tail_starts(segments, tail)
-    printer.follow(view.run, starts)
+    from slurmtrain.logs.times import parse_since
+
+    return parse_since(since, datetime.now().astimezone()) if since is not None else None
 
 
-def _tail_starts(segments: list[Segment], tail: int) -> dict[Path, int]:
-    """Where to begin in each log so that just the last lines of the newest are shown."""
+def _find(view: RunView, begin: float | None, *which: Any) -> list[Segment]:
+    from slurmtrain.ops.logs import cut_before, find_segments
+
+    segments = [segment for segment in find_segments(view, *which) if segment.path.is_file()]
+    return segments if begin is None else cut_before(view, segments, begin)
+
+
+def _print_all(view: RunView, printer: Printer, segments: list[Segment], tail: int | None) -> None:
+    if not segments:
+        say_note(f"run {view.run.run_id} has written nothing yet; `slurmtrain status {view.run.run_id}` says why")
+    printer.print_segments(segments, tail)
+    sys.stdout.flush()
+    if segments and printer.missed is not None:
+        say_note(printer.missed)
+
+
+def _starts(view: RunView, begin: float | None, tail: int | None) -> dict[Path, int]:
+    """Where to begin in each log that exists: at what ``--since`` names, and at the last lines of the newest log."""
     from slurmtrain.logs.follow import find_tail
 
-    starts: dict[Path, int] = {segment.path: segment.path.stat().st_size for segment in segments}
-    if segments:
-        starts[segments[-1].path] = find_tail(segments[-1].path, tail)
+    everything = _find(view, None)
+    starts: dict[Path, int] = {}
+    if begin is not None:
+        starts = {segment.path: segment.path.stat().st_size for segment in everything}
+        starts |= {segment.path: segment.start for segment in reversed(_find(view, begin))}
+    if tail is not None and everything:
+        last = everything[-1].path
+        starts = {segment.path: segment.path.stat().st_size for segment in everything}
+        starts[last] = max(starts[last] if begin is not None and not tail else 0, find_tail(last, tail))
     return starts
-
-
-class _Printer:
-    """Lines to stdout, notices to stderr."""
-
-    def __init__(self, view: RunView, rank: int | None, *, raw: bool, as_json: bool) -> None:
-        from slurmtrain.ops.timeline import find_plan
-
-        self._view = view
-        self._rank = rank
-        self._raw = raw
-        self._as_json = as_json
-        self._owners: Owners | None = None
-        self._owners_at = 0.0
-        spec = plan.spec if (plan := find_plan(view.run)) is not None else None
-        self._ranks: set[int] = set()  # that printed something
-        self._tasks = spec.resources.tasks_per_node if spec is not None and spec.launcher == "torchrun" else 0
-
-    @property
-    def missed(self) -> str | None:
-        """Why nothing was printed, where one rank was asked for and others wrote."""
-        if self._rank is None or self._rank in self._ranks:
-            return None
-        if not self._ranks:
-            return f"no line says which rank printed it, so none can be told to be of rank {self._rank}"
-        return f"rank {self._rank} printed nothing; {len(self._ranks)} ranks did, the highest is {max(self._ranks)}"
-
-    def print_segments(self, segments: list[Segment], tail: int | None) -> None:
-        """All that is there. ``tail`` counts the lines that are printed, over all segments."""
-        from slurmtrain.errors import StoreError
-        from slurmtrain.logs.follow import read_range
-
-        try:
-            if tail is not None:
-                self._print_tail(segments, tail)
-            elif self._raw and not self._as_json and self._rank is None:
-                for segment in segments:
-                    for data in read_range(segment.path, segment.start, segment.end):
-                        sys.stdout.buffer.write(data)
-            else:
-                for line in self._lines(segments):
-                    self._print(line)
-        except (BrokenPipeError, StoreError):
-            raise
-        except OSError as exc:
-            raise StoreError(f"cannot read the log {exc.filename or ''}: {exc.strerror or exc}") from exc
-        sys.stdout.buffer.flush()
-
-    def _print_tail(self, segments: list[Segment], tail: int) -> None:
-        from collections import deque
-        from dataclasses import replace
-
-        from slurmtrain.logs.follow import find_tail
-
-        if self._rank is None and segments:  # far cheaper: only the end of the newest log is read
-            last = segments[-1]
-            short = replace(last, start=find_tail(last.path, tail, last.start, last.end))
-            lines = list(self._lines([short]))
-            if len(lines) >= tail or len(segments) == 1:
-                for line in lines:
-                    self._print(line)
-                return
-        for line in deque((x for x in self._lines(segments) if self._wanted(x)), maxlen=tail):
-            self._print(line)
-
-    def _lines(self, segments: list[Segment]) -> Iterator[LogLine]:
-        from slurmtrain.logs.follow import read_lines
-        from slurmtrain.ops.logs import LogLine
-
-        for segment in segments:
-            at = segment.start
-            for data in read_lines(segment.path, segment.start, segment.end):
-                yield LogLine(segment.path, at, data)
-                at += len(data)
-
-    def follow(self, run: RunDir, starts: dict[Path, int]) -> None:
-        from slurmtrain.ops.logs import Following
-
-        for line in Following(run, ask_slurm(), starts).lines():
-            if line.notice:
-                sys.stdout.buffer.flush()
-                say_note(line.notice)
-            else:
-                self._print(line)
-                sys.stdout.buffer.flush()
-
-    def _wanted(self, line: LogLine) -> bool:
-        from slurmtrain.ops.logs import rank_of
-
-        if self._rank is None:
-            return True
-        rank = rank_of(line.data, self._tasks)
-        if rank is not None:
-            self._ranks.add(rank)
-        return rank == self._rank
-
-    def _print(self, line: LogLine) -> None:
-        from slurmtrain.logs.follow import for_terminal
-
-        if not self._wanted(line):
-            return
-        if self._as_json:
-            data = json.dumps(self._to_dict(line)).encode() + b"\n"
-        elif self._raw:
-            data = line.data
-        else:
-            data = for_terminal(line.data)
-            if b"\r" in line.data and not data.endswith(b"\n"):
-                data += b"\n"  # a progress bar that goes on: each of its states is a line here
-        sys.stdout.buffer.write(data)
-
-    def _to_dict(self, line: LogLine) -> dict[str, object]:
-        from slurmtrain.ops.logs import Owners, rank_of
-        from slurmtrain.ops.timeline import read_view
-
-        if self._owners is None or time.monotonic() - self._owners_at > _OWNERS_S:
-            self._owners, self._owners_at = Owners(read_view(self._view.run)), time.monotonic()
-        owner = self._owners.find(line.path, line.offset)
-        text = line.data.decode("utf-8", "replace").rstrip("\n")
-        where = {"file": str(line.path), "offset": line.offset, "attempt": owner.attempt, "launch": owner.launch}
-        return {**where, "rank": rank_of(line.data, self._tasks), "text": text}

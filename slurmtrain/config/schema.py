@@ -73,6 +73,7 @@ SCHEMA: Group = {
         "startup_s": p.seconds(0, 30 * 86400),
         "step_timeout_s": p.seconds(0, 30 * 86400),
     },
+    "logs": {"per_node": p.boolean},
     "retry": {
         "in_place": p.integer(0, 10_000),
         "requeues": p.integer(0, 10_000),

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 Launcher = Literal["srun", "torchrun"]
 SuccessRule = Literal["all", "primary"]
+MANY_NODES = 32  # the most whose output goes into one log
 OnNodeChange = Literal["continue", "ignore"]
 StagePlace = Literal["first_node", "each_node"]
 
@@ -98,6 +99,13 @@ class Hang:
 
 
 @dataclass(frozen=True, slots=True)
+class Logs:
+    """Where the output of the ranks goes: into the job's log, or into one file for each node."""
+
+    per_node: bool | None = None  # None: above 32 nodes
+
+
+@dataclass(frozen=True, slots=True)
 class Retry:
     """Ceilings of the ladder. 0 switches a rung off."""
 
@@ -149,6 +157,7 @@ class Spec:
     stop: Stop = field(default_factory=Stop)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     hang: Hang = field(default_factory=Hang)
+    logs: Logs = field(default_factory=Logs)
     retry: Retry = field(default_factory=Retry)
     stage_in: StageIn = field(default_factory=StageIn)
     stage_out: StageOut = field(default_factory=StageOut)
@@ -208,6 +217,13 @@ def _build_list(value: list[Any] | tuple[Any, ...], hint: Any) -> tuple[Any, ...
 def all_components(spec: Spec) -> tuple[Resources | Component, ...]:
     """``resources`` and the further components of a heterogeneous job, in Slurm's order."""
     return (spec.resources, *spec.components)
+
+
+def has_node_logs(spec: Spec) -> bool:
+    """Whether the ranks of each node write a log of their own: on request, and where there are many nodes."""
+    if spec.logs.per_node is not None:
+        return spec.logs.per_node
+    return sum(part.nodes for part in all_components(spec)) > MANY_NODES
 
 
 def _fits(value: object, hint: Any) -> bool:

@@ -126,6 +126,23 @@ def read_range(path: Path, start: int = 0, end: int | None = None) -> Iterator[b
                 left -= len(data)
 
 
+def read_blocks(path: Path, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+    """The same in blocks of whole lines; a line longer than ``MAX_LINE``, and the last one, come in parts."""
+    rest = b""
+    for data in read_range(path, start, end):
+        cut = data.rfind(b"\n") + 1
+        if cut:
+            yield rest + data[:cut]
+            rest = data[cut:]
+        else:
+            rest += data
+        if len(rest) > MAX_LINE:
+            yield rest
+            rest = b""
+    if rest:
+        yield rest
+
+
 def read_lines(path: Path, start: int = 0, end: int | None = None) -> Iterator[bytes]:
     """The same, line by line; the last may lack its newline. Raises ``OSError``."""
     joiner = LineJoiner()
@@ -166,8 +183,8 @@ def last_redraw(line: bytes) -> bytes:
     return (parts[-1] if parts else b"") + newline
 
 
-def for_terminal(line: bytes) -> bytes:
-    """The line without anything that a hostile log could do to a terminal; colours stay and are ended with the line.
+def for_terminal(line: bytes, *, colours: bool = True) -> bytes:
+    """The line without anything that a hostile log could do to a terminal; ``colours`` stay and end with the line.
 
     Control characters are shown escaped (``\\x07``), other escape sequences and marks that reorder text are dropped.
     The result is UTF-8.
@@ -177,8 +194,8 @@ def for_terminal(line: bytes) -> bytes:
     def replace(found: re.Match[bytes]) -> bytes:
         nonlocal coloured
         if found["colour"]:
-            coloured = True
-            return found["colour"]
+            coloured = colours
+            return found["colour"] if colours else b""
         return f"\\x{found['control'][0]:02x}".encode() if found["control"] else b""
 
     body, newline = (line[:-1], b"\n") if line.endswith(b"\n") else (line, b"")

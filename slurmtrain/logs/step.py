@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
+from collections.abc import Iterable
 from pathlib import Path
 
 from slurmtrain.logs.lines import strip_ansi
@@ -55,9 +56,12 @@ class StepTrail:
         return [part for line in data[:whole].splitlines() for part in line.split(b"\r")]
 
 
-def read_step(log: Path, start: int, end: int | None, heartbeat: Path) -> int | None:
-    """None where neither tells a step, or cannot be read. Never raises."""
-    told = [_read_heartbeat(heartbeat), _read_log(log, start, end)]
+def read_step(heartbeat: Path, logs: Iterable[tuple[Path, int, int | None]]) -> int | None:
+    """``logs`` are files with the first and the last byte that count (None: the end of the file).
+
+    None where nothing tells a step, or cannot be read. Never raises.
+    """
+    told = [_read_heartbeat(heartbeat), *(_read_log(*log) for log in logs)]
     return max((step for step in told if step is not None), default=None)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from slurmtrain.core.decision import Decision
@@ -19,7 +21,7 @@ from slurmtrain.errors import StoreError
 from slurmtrain.logs.deadline import DeadlineError, deadline
 from slurmtrain.logs.error_files import scan_error_files
 from slurmtrain.logs.scan import scan_file, scan_part
-from slurmtrain.store.rundir import RunDir
+from slurmtrain.store.rundir import RunDir, find_node_logs
 
 SCAN_TIME_S = 10.0  # nodes wait for this while the agent decides: about 1 GB of a common log
 TAIL_TIME_S = 5.0
@@ -31,13 +33,20 @@ PARTIAL = 0.8  # how much of the confidence is left where not everything was rea
 class LogRange:
     """The part of a log that one launch wrote, in bytes; ``end`` None reads to the end.
 
-    ``folder`` is where its ranks may have left error files.
+    ``folder`` is where its ranks may have left error files, and its nodes logs of their own: ``node_ends`` tells where
+    one of them ends, by its name, where that is not the end of the file.
     """
 
     path: Path
     start: int = 0
     end: int | None = None
     folder: Path | None = None
+    node_ends: Mapping[str, int] = field(default_factory=dict)
+
+    def parts(self) -> list[tuple[Path, int, int | None]]:
+        """File, first and last byte of everything that the launch wrote."""
+        nodes = find_node_logs(self.folder) if self.folder is not None else []
+        return [(self.path, self.start, self.end), *((path, 0, self.node_ends.get(path.name)) for path in nodes)]
 
 
 def load_frozen_rules(run: RunDir) -> RuleSet:
@@ -67,10 +76,11 @@ def diagnose_log(run: RunDir, facts: Facts, log: LogRange | None) -> Diagnosis:
 
 
 def _scan_all(rules: RuleSet, log: LogRange) -> list[Findings]:
-    try:
-        return [scan_file(log.path, rules, offset=log.start, end=log.end)]
-    except OSError:
-        return []
+    found = []
+    for path, start, end in log.parts():
+        with contextlib.suppress(OSError):
+            found.append(scan_file(path, rules, offset=start, end=end))
+    return found
 
 
 def _error_files(rules: RuleSet, log: LogRange) -> list[Findings]:
@@ -78,16 +88,22 @@ def _error_files(rules: RuleSet, log: LogRange) -> list[Findings]:
 
 
 def _from_the_end(rules: RuleSet, facts: Facts, log: LogRange) -> Diagnosis:
+    parts = log.parts()
     try:
-        end = log.end if log.end is not None else log.path.stat().st_size
-        start = max(log.start, end - TAIL_BYTES)
         with deadline(TAIL_TIME_S):
-            found = diagnose(facts, [scan_part(log.path, rules, start=start, end=end)], rules)
+            found = [_scan_end(rules, *part, TAIL_BYTES // len(parts)) for part in parts]
+            judged = diagnose(facts, [findings for findings, _ in found], rules)
     except (DeadlineError, OSError):
         return _partial(diagnose(facts, [], rules), f"the log could not be read within {SCAN_TIME_S:g} s")
-    return _partial(
-        found, f"only the last {(end - start) / 2**20:.0f} MiB of the output were read in the time there was"
-    )
+    read = sum(size for _, size in found) / 2**20
+    return _partial(judged, f"only the last {read:.0f} MiB of the output were read in the time there was")
+
+
+def _scan_end(rules: RuleSet, path: Path, start: int, end: int | None, most: int) -> tuple[Findings, int]:
+    """The last bytes of one file, and how many they are."""
+    stop = end if end is not None else path.stat().st_size
+    begin = max(start, stop - most)
+    return scan_part(path, rules, start=begin, end=stop), stop - begin
 
 
 def _partial(found: Diagnosis, note: str) -> Diagnosis:

@@ -1,32 +1,26 @@
-"""A run's output over all its jobs, attempts and launches: which bytes are whose, and following them as they come."""
+"""A run's output over all its jobs, attempts and launches: which bytes are whose, and when they were written."""
 
 from __future__ import annotations
 
 import bisect
 import contextlib
 import os
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from slurmtrain.core import events as ev
-from slurmtrain.core.decision import RunState
-from slurmtrain.core.run import Attempt, find_attempt
-from slurmtrain.errors import NotFoundError, SlurmtrainError
-from slurmtrain.logs.follow import FileFollower, LineJoiner
-from slurmtrain.logs.lines import find_rank, split_prefix
-from slurmtrain.ops.status import Sight, build_status, see_jobs
-from slurmtrain.ops.timeline import RunView, ended_at, read_view
-from slurmtrain.slurm.client import SlurmClient
-from slurmtrain.store.rundir import RunDir
+from slurmtrain.core.nodeset import expand_nodes
+from slurmtrain.core.run import Attempt, Launch, find_attempt
+from slurmtrain.core.spec import Spec, all_components, has_node_logs
+from slurmtrain.errors import NotFoundError
+from slurmtrain.logs.lines import HET_STRIDE, Line, find_rank, split_prefix
+from slurmtrain.logs.times import read_marks
+from slurmtrain.ops.timeline import RunView, as_time, find_plan
+from slurmtrain.store.rundir import RunDir, find_node_logs, number_of_node_log
 
-POLL_S = 0.5
-JOURNAL_S = 2.0
-SLURM_S = 30.0  # only while nothing is written
-LINGER_S = 3.0  # the job's last lines come after the decision
-LONG_AGO_S = 60.0  # nothing comes any more
-REDRAW_S = 5.0  # how often a progress bar that never ends its line is shown
+_HEAD = 4096  # bytes of a line in which its prefixes stand
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +50,18 @@ class Owner:
     launch: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a line comes from, None where nothing tells."""
+
+    attempt: int | None = None
+    launch: int | None = None
+    rank: int | None = None
+    node: str | None = None
+
+
 def log_files(view: RunView) -> list[Path]:
-    """The logs of all jobs of the run in order, whether they exist or not yet."""
+    """The logs of all jobs of the run in order, whether they exist or not yet, without those of nodes."""
     known: dict[Path, None] = {}
     for event in view.events:
         if isinstance(event, ev.LaunchStarted) and event.log_file:
@@ -85,35 +89,66 @@ def _inside(run: RunDir, relative: str) -> Path | None:
 def find_segments(view: RunView, attempt: int | None = None, launch: int | None = None) -> list[Segment]:
     """The bytes that were asked for. Raises ``NotFoundError`` for an attempt or launch that the run does not have."""
     if attempt is None and launch is None:
-        return [Segment(path) for path in log_files(view)]
+        return _all_segments(view)
     number = view.last_attempt_number if attempt is None else attempt
     found = find_attempt(view.state, number)
     if found is None:
         known = ", ".join(str(a.number) for a in view.state.attempts) or "none"
         raise NotFoundError(f"run {view.run.run_id} has no attempt {number}; it has {known}")
-    starts = _starts(view, found, launch)
-    if launch is not None and all(one.number != launch for one in found.launches):
+    wanted = [one for one in found.launches if launch is None or one.number == launch]
+    if launch is not None and not wanted:
         known = ", ".join(str(one.number) for one in found.launches) or "none"
         raise NotFoundError(f"attempt {number} of run {view.run.run_id} has no launch {launch}; it has {known}")
     boundaries = _boundaries(view)
     segments = []
-    for path, offset, ended in starts:
-        offsets = [at for at, _ in boundaries.get(path, ()) if at > offset]
-        segments.append(Segment(path, offset, ended or (offsets[0] if offsets else None)))
+    for one in wanted:
+        if (begin := _start_of(view, one)) is not None:
+            path, offset = begin
+            ended = one.ended.log_end if launch is not None and one.ended is not None else None
+            offsets = [at for at, _ in boundaries.get(path, ()) if at > offset]
+            segments.append(Segment(path, offset, ended or (offsets[0] if offsets else None)))
+        segments += _node_segments(view, number, one.number)
     return _joined(segments)
 
 
-def _starts(view: RunView, attempt: Attempt, launch: int | None) -> list[tuple[Path, int, int | None]]:
-    """Log, first byte and last byte of each launch that was asked for; an attempt's include the lines between."""
-    found = []
-    for one in attempt.launches:
-        if one.started is None or (launch is not None and one.number != launch):
-            continue
-        path = _inside(view.run, str(one.started.log_file)) if one.started.log_file else None
-        if path is not None and isinstance(one.started.log_offset, int):
-            end = one.ended.log_end if launch is not None and one.ended is not None else None
-            found.append((path, one.started.log_offset, end or None))
-    return found
+def _all_segments(view: RunView) -> list[Segment]:
+    """All logs in order; the nodes' own come behind what the job's log says of their launch."""
+    if not _may_have_node_logs(view):
+        return [Segment(path) for path in log_files(view)]
+    boundaries, segments = _boundaries(view), []
+    for path in log_files(view):
+        rows = [(0, Owner()), *boundaries.get(path, ())]
+        ends = [*(at for at, _ in rows[1:]), None]
+        for (at, owner), end in zip(rows, ends, strict=True):
+            segments.append(Segment(path, at, end))
+            if owner.attempt is not None and owner.launch is not None:
+                segments += _node_segments(view, owner.attempt, owner.launch)
+    return _joined(segments)
+
+
+def _node_segments(view: RunView, attempt: int, launch: int) -> list[Segment]:
+    return [Segment(path) for path in find_node_logs(view.run.attempt(attempt).launch(launch))]
+
+
+def _may_have_node_logs(view: RunView) -> bool:
+    plan = find_plan(view.run)
+    return plan is None or has_node_logs(plan.spec)
+
+
+def node_logs_of_last(view: RunView, launches: int) -> list[Path]:
+    """The nodes' own logs of the newest launches, the oldest launch first."""
+    if not _may_have_node_logs(view):
+        return []
+    last = [(attempt.number, one.number) for attempt in view.state.attempts for one in attempt.launches][-launches:]
+    return [segment.path for pair in last for segment in _node_segments(view, *pair)]
+
+
+def _start_of(view: RunView, launch: Launch) -> tuple[Path, int] | None:
+    """The job's log and the byte at which a launch began."""
+    if launch.started is None or not launch.started.log_file or not isinstance(launch.started.log_offset, int):
+        return None
+    path = _inside(view.run, str(launch.started.log_file))
+    return (path, launch.started.log_offset) if path is not None else None
 
 
 def _joined(segments: list[Segment]) -> list[Segment]:
@@ -130,115 +165,138 @@ def _boundaries(view: RunView) -> dict[Path, list[tuple[int, Owner]]]:
     """Where each launch's output begins, by log, in order."""
     found: dict[Path, list[tuple[int, Owner]]] = {}
     for attempt in view.state.attempts:
-        for path, offset, _ in _starts(view, attempt, None):
-            owners = [x.number for x in attempt.launches if x.started and x.started.log_offset == offset]
-            found.setdefault(path, []).append((offset, Owner(attempt.number, owners[0] if owners else None)))
+        for one in attempt.launches:
+            if (begin := _start_of(view, one)) is not None:
+                found.setdefault(begin[0], []).append((begin[1], Owner(attempt.number, one.number)))
     for rows in found.values():
         rows.sort(key=lambda row: row[0])
     return found
 
 
-class Owners:
-    """Tells whose line it is."""
+# -- where a line comes from -----------------------------------------------------------------------------------------
+
+
+class Origins:
+    """Tells of which attempt, launch, rank and node a line is."""
 
     def __init__(self, view: RunView) -> None:
+        self._view = view
         self._boundaries = _boundaries(view)
+        self._nodes: dict[int | None, tuple[str, ...]] = {}
+        plan = find_plan(view.run)
+        self._spec: Spec | None = plan.spec if plan is not None else None
 
-    def find(self, path: Path, offset: int) -> Owner:
+    @cached_property
+    def tasks_per_node(self) -> int:
+        """Ranks behind each of Slurm's tasks' labels under torchrun; 0 where the label is the rank."""
+        spec = self._spec
+        return spec.resources.tasks_per_node if spec is not None and spec.launcher == "torchrun" else 0
+
+    def find(self, line: LogLine) -> Origin:
+        read = split_prefix(line.data[:_HEAD].decode("utf-8", "replace"))
+        owner = self._owner(line.path, line.offset)
+        nodes = self._nodes_of(owner.attempt)
+        number = number_of_node_log(line.path.name)
+        place = self._index_of(*number) if number is not None else self._index_by_label(read.label)
+        node = nodes[place] if place is not None and place < len(nodes) else _known(read, nodes)
+        return Origin(owner.attempt, owner.launch, find_rank(read, self.tasks_per_node), node)
+
+    def knows_node(self, node: str) -> bool:
+        """Whether any attempt of the run had this node."""
+        return any(node in self._nodes_of(attempt.number) for attempt in self._view.state.attempts)
+
+    def all_nodes(self) -> list[str]:
+        """The nodes of all attempts."""
+        return list(dict.fromkeys(n for attempt in self._view.state.attempts for n in self._nodes_of(attempt.number)))
+
+    def _owner(self, path: Path, offset: int) -> Owner:
+        if number_of_node_log(path.name) is not None:
+            words = path.parts[-4:-1]  # <attempt>/launches/<launch>
+            if len(words) == 3 and words[0].isdigit() and words[2].isdigit():
+                return Owner(int(words[0]), int(words[2]))
         rows = self._boundaries.get(path, [])
         position = bisect.bisect_right([at for at, _ in rows], offset)
         return rows[position - 1][1] if position else Owner()
 
+    def _nodes_of(self, number: int | None) -> tuple[str, ...]:
+        if number not in self._nodes:
+            attempt = find_attempt(self._view.state, number) if number is not None else None
+            self._nodes[number] = _expand(attempt)
+        return self._nodes[number]
+
+    def _index_by_label(self, label: int | None) -> int | None:
+        """Which of the attempt's nodes runs a task, with Slurm's block distribution."""
+        if label is None or label >= HET_STRIDE or self._spec is None:
+            return None
+        first = nodes = 0
+        for part in all_components(self._spec):
+            tasks = 1 if self._spec.launcher == "torchrun" else part.tasks_per_node
+            if label < first + part.nodes * tasks:
+                return nodes + (label - first) // tasks
+            first, nodes = first + part.nodes * tasks, nodes + part.nodes
+        return None
+
+    def _index_of(self, component: int, number: int) -> int:
+        parts = all_components(self._spec) if self._spec is not None else ()
+        return sum(part.nodes for part in parts[:component]) + number
+
+
+def _known(line: Line, nodes: Sequence[str]) -> str | None:
+    """The node that the line itself names in its prefix."""
+    return line.node if line.node in nodes else None
+
+
+def _expand(attempt: Attempt | None) -> tuple[str, ...]:
+    try:
+        return tuple(expand_nodes(str(attempt.started.nodes))) if attempt is not None and attempt.started else ()
+    except ValueError:
+        return ()
+
 
 def rank_of(data: bytes, tasks_per_node: int = 0) -> int | None:
     """The rank that printed a line; see ``logs.lines.find_rank``."""
-    return find_rank(split_prefix(data[:4096].decode("utf-8", "replace")), tasks_per_node)
+    return find_rank(split_prefix(data[:_HEAD].decode("utf-8", "replace")), tasks_per_node)
 
 
-@dataclass
-class Following:
-    """Follows a run's output through its attempts and jobs until the run has ended (or is held).
+# -- when it was written ---------------------------------------------------------------------------------------------
 
-    ``starts`` are the offsets at which to begin in logs that exist already.
+
+def cut_before(view: RunView, segments: Sequence[Segment], since: float) -> list[Segment]:
+    """The segments without what is known to have been written before ``since`` (seconds since the epoch).
+
+    Known are the starts and ends of launches and the agent's marks (``logs.times``): what was written up to a minute
+    earlier may stay, nothing later is left out.
     """
+    marks = _marks(view)
+    kept = []
+    for segment in segments:
+        with contextlib.suppress(OSError):
+            if segment.path.stat().st_mtime < since:
+                continue
+            known = [offset for at, offset in marks.get(segment.path, ()) if at <= since]
+            start = max([segment.start, *known])
+            if segment.end is None or start < segment.end:
+                kept.append(replace(segment, start=start))
+    return kept
 
-    run: RunDir
-    slurm: SlurmClient | None = None
-    starts: dict[Path, int] = field(default_factory=dict)
-    sleep: Callable[[float], None] = time.sleep
-    clock: Callable[[], float] = time.monotonic
 
-    def __post_init__(self) -> None:
-        self._followers: dict[Path, FileFollower] = {}
-        self._joiners: dict[Path, LineJoiner] = {}
-        self._news_at = self._flushed_at = self.clock()
-        self._told = ""
-
-    def lines(self) -> Iterator[LogLine]:
-        """What was written, in order, as it comes. Ends with the run; the caller may end it at any time."""
-        journal_at = slurm_at = over_at = -1e9
-        view = read_view(self.run)
-        while True:
-            now = self.clock()
-            if now - journal_at >= JOURNAL_S:
-                journal_at, view = now, read_view(self.run)
-                self._meet_new_files(view)
-            yield from self._poll()
-            over = view.state.ended or view.state.state is RunState.HELD
-            if over and time.time() - (ended_at(view) or 0.0) > LONG_AGO_S and view.state.ended:
-                break
-            over_at = (now if over_at < 0 else over_at) if over else -1e9
-            if over and now - max(over_at, self._news_at) >= LINGER_S:
-                break
-            if not over and now - max(self._news_at, slurm_at) >= (SLURM_S if slurm_at > 0 else 1.0):
-                slurm_at = now
-                yield from self._tell_why_silent(view)
-            self.sleep(POLL_S)
-        yield from self._flush(everything=True)
-        for follower in self._followers.values():
-            follower.close()
-
-    def _meet_new_files(self, view: RunView) -> None:
-        for path in log_files(view):
-            if path not in self._followers:
-                self._followers[path] = FileFollower(path, self.starts.get(path, 0))
-                self._joiners[path] = LineJoiner()
-
-    def _poll(self) -> Iterator[LogLine]:
-        for path in list(self._followers)[-2:]:  # the newest job's, and the one before until it is silent
-            follower, joiner = self._followers[path], self._joiners[path]
-            for piece in follower.poll():
-                if piece.notice:
-                    yield from self._flush(everything=True)
-                    yield LogLine(path, notice=piece.notice)
-                    continue
-                self._news_at = self.clock()
-                at = follower.offset - len(piece.data) - joiner.held
-                for line in joiner.feed(piece.data):
-                    yield LogLine(path, at, line)
-                    at += len(line)
-        yield from self._flush(everything=False)
-
-    def _flush(self, *, everything: bool) -> Iterator[LogLine]:
-        """Hand on unfinished lines: a prompt or a progress bar is news too."""
-        now = self.clock()
-        idle = now - self._news_at >= 2 * POLL_S or now - self._flushed_at >= REDRAW_S
-        if not everything and not idle:
-            return
-        self._flushed_at = now
-        for path, joiner in self._joiners.items():
-            if joiner.held:
-                at = self._followers[path].offset - joiner.held
-                yield LogLine(path, at, joiner.flush())
-
-    def _tell_why_silent(self, view: RunView) -> Iterator[LogLine]:
-        """One sentence when the reason for the silence has changed."""
-        try:
-            sights, problem = see_jobs([view], self.slurm)
-        except SlurmtrainError as exc:
-            sights, problem = {}, str(exc)
-        row = build_status(view, sights.get(self.run.run_id, Sight()), time.time())
-        sentence = problem or (f"{row.state.value}: {row.reason}" if row.reason else "")
-        if sentence and sentence != self._told:
-            self._told = sentence
-            yield LogLine(self.run.logs, notice=sentence)
+def _marks(view: RunView) -> dict[Path, list[tuple[float, int]]]:
+    """Times and sizes of each log, as far as they are known."""
+    found: dict[Path, list[tuple[float, int]]] = {}
+    for attempt in view.state.attempts:
+        for one in attempt.launches:
+            begin = _start_of(view, one)
+            if begin is None or one.started is None:
+                continue
+            rows = found.setdefault(begin[0], [])
+            rows.append((as_time(one.started.at) or 0.0, begin[1]))
+            if one.ended is not None and (at := as_time(one.ended.at)) is not None:
+                rows.append((at, one.ended.log_end))
+            folder = view.run.attempt(attempt.number).launch(one.number)
+            nodes = find_node_logs(folder)
+            for at, sizes in read_marks(folder):
+                rows.append((at, sizes[0]))
+                if len(sizes) == 1 + len(nodes):  # else not every node had a log yet
+                    for path, size in zip(nodes, sizes[1:], strict=True):
+                        found.setdefault(path, []).append((at, size))
+    return found

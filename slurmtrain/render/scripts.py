@@ -13,7 +13,7 @@ import jinja2
 from jinja2.sandbox import SandboxedEnvironment
 
 from slurmtrain.core.array import ArrayTask
-from slurmtrain.core.spec import Component, Resources, Spec, all_components
+from slurmtrain.core.spec import Component, Resources, Spec, all_components, has_node_logs
 from slurmtrain.errors import SpecError
 from slurmtrain.render.directives import build_directives, slurm_cpus_per_task, slurm_tasks_per_node
 from slurmtrain.render.quoting import quote_argv, quote_sh
@@ -104,6 +104,7 @@ def _launch_values(spec: Spec) -> dict[str, Any]:
         "setup": spec.environment.setup,
         "workdir": spec.workdir or ".",
         "primary": spec.success == "primary",
+        "node_logs": has_node_logs(spec),
         "stop_signal": spec.stop.signal if handed_on else "none",
     }
 

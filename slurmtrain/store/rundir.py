@@ -17,6 +17,7 @@ from slurmtrain.store.publish import exists, publish_once, read_json, set_damage
 HEARTBEAT = "heartbeat"  # in a launch's folder: the training may tell its step there (``SLURMTRAIN_HEARTBEAT``)
 RUN_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 _LOG = re.compile(r"train-([0-9]{1,18}(?:[_+][0-9]{1,9})?)\.log", re.ASCII)
+_NODE_LOG = re.compile(r"node-(?:([0-9]{1,3})-)?([0-9]{1,7})\.log", re.ASCII)
 _ATTEMPT = re.compile(r"[0-9]{3,6}", re.ASCII)
 
 
@@ -224,6 +225,22 @@ class AttemptDir:
         """Decide, once: True if this call decided, False if somebody had. Raises ``StoreError``: then nobody acts."""
         set_damaged_aside(self.decision)
         return publish_once(self.decision, to_json(decision))
+
+
+def find_node_logs(launch_folder: Path) -> list[Path]:
+    """The logs of a launch's nodes, in their order; none where all wrote into the job's log. Never raises."""
+    try:
+        names = [path.name for path in launch_folder.iterdir()]
+    except OSError:
+        return []
+    found = sorted((number, name) for name in names if (number := number_of_node_log(name)) is not None)
+    return [launch_folder / name for _, name in found]
+
+
+def number_of_node_log(name: str) -> tuple[int, int] | None:
+    """Component of the job, and node in it, both from 0: of ``node-3.log`` (0, 3), of ``node-1-3.log`` (1, 3)."""
+    found = _NODE_LOG.fullmatch(name)
+    return (int(found[1] or 0), int(found[2])) if found else None
 
 
 def runs_of(store: Path) -> list[RunDir]:

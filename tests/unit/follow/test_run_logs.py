@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,8 +17,11 @@ from made_runs import MadeRun, Slurm, make_run
 from slurmtrain.cli.logs import command
 from slurmtrain.core import events as ev
 from slurmtrain.core.decision import Action, RunState
-from slurmtrain.errors import NotFoundError
-from slurmtrain.ops.logs import Following, find_segments, log_files, rank_of
+from slurmtrain.core.nodeset import expand_nodes
+from slurmtrain.errors import NotFoundError, UsageError
+from slurmtrain.logs.search import SlowPatternError
+from slurmtrain.ops.log_follow import Following
+from slurmtrain.ops.logs import find_segments, log_files, rank_of
 
 PARTS = ["=== 0.0\n", "0: a\n1: b\n", "=== 0.1\n", "0: c\n", "leaving\n", "=== 1.0\n", "1: d\n", "done\n"]
 
@@ -177,13 +184,16 @@ def test_the_command_prints_ranks_tails_and_json(tmp_path: Path) -> None:
     }
 
 
-def test_bytes_go_into_a_pipe_as_they_are(tmp_path: Path) -> None:
+def test_a_pipe_gets_text_and_raw_gets_the_bytes(tmp_path: Path) -> None:
     slurm, run = Slurm(), make_run(tmp_path)
     job_id = run.submitted(slurm)
     data = b"\x1b[31mred\x1b[0m \xff\x00\r10%\r20%\n"
     run.dir.log_file(str(job_id)).write_bytes(data)
-    done = CliRunner().invoke(command, [run.dir.run_id, "--store", str(tmp_path)])
+    done = CliRunner().invoke(command, [run.dir.run_id, "--store", str(tmp_path), "--raw"])
     assert done.stdout_bytes == data
+    assert _logs(run) == "20%\n"
+    run.dir.log_file(str(job_id)).write_bytes(b"\x1b[31mred\x1b[0m \xff\x00\x1b]0;title\x07 end\n")
+    assert _logs(run) == "red \ufffd\\x00 end\n"
 
 
 def test_a_run_without_output_says_so(tmp_path: Path) -> None:
@@ -191,3 +201,91 @@ def test_a_run_without_output_says_so(tmp_path: Path) -> None:
     done = CliRunner().invoke(command, [run.dir.run_id, "--store", str(tmp_path)])
     assert done.exit_code == 0
     assert "nothing yet" in done.stderr
+
+
+def test_lines_of_a_node_of_a_pattern_and_of_late(tmp_path: Path) -> None:
+    run = _two_attempts(tmp_path)
+    assert _logs(run, "--grep", "b|d") == "1: b\n1: d\ndone\n"
+    assert _logs(run, "--grep", "^[ab]: ", "--rank", "1") == ""
+    assert _logs(run, "--grep", "b|d", "--tail", "1") == "done\n"
+    store = str(run.dir.path.parents[1])
+    for bad in ("(", "a{99999999999}", "x" * 2000):
+        done = CliRunner().invoke(command, [run.dir.run_id, "--grep", bad, "--store", store])
+        assert isinstance(done.exception, UsageError), bad
+    for bad in ("soon", "25:00", "2026-13-01", "10x"):
+        done = CliRunner().invoke(command, [run.dir.run_id, "--since", bad, "--store", store])
+        assert isinstance(done.exception, UsageError), bad
+    assert _logs(run, "--since", "1h") == "done\n", "the journal says that the rest was written long ago"
+    old = time.time() - 7200
+    os.utime(run.dir.log_file(run.view.job_id), (old, old))
+    assert _logs(run, "--since", "1h") == ""
+
+
+def test_a_hostile_pattern_ends_with_a_sentence(tmp_path: Path) -> None:
+    run = _two_attempts(tmp_path)
+    _write(run.dir.log_file(run.view.job_id), "a" * 60 + "!\n")
+    store = str(run.dir.path.parents[1])
+    done = CliRunner().invoke(command, [run.dir.run_id, "--grep", "(a+)+$", "--store", store])
+    assert isinstance(done.exception, SlowPatternError)
+    assert "takes too long" in str(done.exception)
+
+
+def test_since_begins_at_the_last_mark_before(tmp_path: Path) -> None:
+    run = _two_attempts(tmp_path)
+    folder = run.dir.attempt(1).launch(0)
+    folder.mkdir(parents=True)
+    now = time.time()
+    log = run.dir.log_file(run.view.job_id)
+    size = log.stat().st_size
+    _write(log, "old\n")
+    (folder / "log-times").write_text(f"{int(now - 7200)} {size}\nnonsense\n{int(now - 3000)} {size + 4}\n")
+    _write(log, "new\n")
+    assert _logs(run, "--since", "1h") == "old\nnew\n", "the mark before it is two hours old"
+    assert _logs(run, "--since", "40m") == "new\n"
+
+
+def test_logs_of_nodes_are_read_with_the_job_s(tmp_path: Path) -> None:
+    run = _two_attempts(tmp_path)
+    plan = json.loads(run.dir.plan.read_text())
+    plan["spec"]["logs"] = {"per_node": True}
+    plan["spec"]["resources"]["nodes"] = 2
+    run.dir.plan.write_text(json.dumps(plan))
+    folder = run.dir.attempt(0).launch(1)
+    folder.mkdir(parents=True)
+    for node in (0, 1):
+        (folder / f"node-{node}.log").write_text(f"{node}: of node {node}\n")
+    (folder / "node-x.log").write_text("nobody's\n")
+    nodes = run.view.state.attempts[0].started.nodes  # type: ignore[union-attr]
+    first = expand_nodes(nodes)[0]
+    text = _logs(run)
+    assert text.index("=== 0.1") < text.index("of node 0") < text.index("of node 1") < text.index("1: d")
+    assert _logs(run, "--attempt", "0", "--launch", "1") == "0: c\n0: of node 0\n1: of node 1\n"
+    assert _logs(run, "--launch", "0", "--attempt", "0") == PARTS[1]
+    rows = [json.loads(line) for line in _logs(run, "--json", "--grep", "of node 0").splitlines()]
+    assert [(row["attempt"], row["launch"], row["rank"], row["node"]) for row in rows] == [(0, 1, 0, first)]
+    assert "of node 0" in _logs(run, "--node", first)
+    assert "of node 1" not in _logs(run, "--node", first)
+    store = str(run.dir.path.parents[1])
+    run.decided(1, Action.COMPLETE, RunState.COMPLETED)
+    done = CliRunner().invoke(command, [run.dir.run_id, "--node", "elsewhere", "--store", store])
+    assert isinstance(done.exception, NotFoundError)
+
+
+def test_a_giant_line_of_rubbish_is_bounded(tmp_path: Path) -> None:
+    """64 MiB without a newline, with all that a log can hold; in a child, so that its memory can be told."""
+    slurm, run = Slurm(), make_run(tmp_path)
+    log = run.dir.log_file(str(run.submitted(slurm)))
+    piece = b"\x00\xff\x1b[31m \x1b]0;x\x07 50%\r" + b"x" * 1003
+    with log.open("wb") as stream:
+        for _ in range(64):
+            stream.write(piece * 1024)
+    code = (
+        "import resource, sys; from slurmtrain.cli.main import _run; "
+        f"_run(['logs', {run.dir.run_id!r}, '--store', {str(tmp_path)!r}, *sys.argv[1:]]); "
+        "sys.stderr.write(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))"
+    )
+    for words in ([], ["--grep", "nowhere"], ["--tail", "3"], ["--json", "--tail", "1"]):
+        done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, timeout=120)
+        assert int(done.stderr.split()[-1]) < 120_000, (words, done.stderr)
+        assert b"\x1b" not in done.stdout
+        assert b"\x00" not in done.stdout

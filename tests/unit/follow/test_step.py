@@ -33,12 +33,12 @@ def test_the_highest_counts_within_the_launchs_own_output(tmp_path: Path) -> Non
     log.write_bytes(
         before + b"1: step 11/1000 loss 0.1\r\x1b[K1: step 12/1000 loss 0.1\n0: step 10/1000 loss 0.1\nend\n"
     )
-    assert read_step(log, len(before), None, beat) == 12
-    assert read_step(log, len(before), len(before) + 25, beat) == 11
+    assert read_step(beat, [(log, len(before), None)]) == 12
+    assert read_step(beat, [(log, len(before), len(before) + 25)]) == 11
     beat.write_text(" 17 \n1764000000\n")
-    assert read_step(log, len(before), None, beat) == 17
+    assert read_step(beat, [(log, len(before), None)]) == 17
     beat.write_bytes(b"\x00\xff" * 100)
-    assert read_step(tmp_path / "none", 0, None, beat) is None
+    assert read_step(beat, [(tmp_path / "none", 0, None)]) is None
     beat.unlink()
     beat.mkdir()
-    assert read_step(beat, 0, None, beat) is None
+    assert read_step(beat, [(beat, 0, None)]) is None

@@ -78,7 +78,7 @@ def test_a_heartbeat_is_whole_bounded_and_of_rank_0_alone(tmp_path: Path) -> Non
     said(python(code.rpartition("\n")[0], tmp_path, SLURMTRAIN_HEARTBEAT=str(path), RANK="0"))
     step, _, rest = path.read_text().partition(" ")
     assert (step, json.loads(rest)["loss"]) == ("0", 0.5), "the others came too soon after the first"
-    assert read_step(tmp_path / "no.log", 0, None, path) == 0
+    assert read_step(path, [(tmp_path / "no.log", 0, None)]) == 0
     said(python(code, tmp_path, SLURMTRAIN_HEARTBEAT=str(path)))
     step, _, rest = path.read_text().partition(" ")
     assert step == "7"
