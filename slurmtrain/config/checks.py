@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from slurmtrain.config.double import double_notes
 from slurmtrain.config.nodes import Place, shown
 from slurmtrain.config.options import REFUSALS
 from slurmtrain.config.problems import Problems
@@ -46,7 +47,7 @@ def check_spec(spec: Spec, places: Places, problems: Problems, environ: Mapping[
     _check_components(spec, places, problems)
     if problems:
         return []
-    return [*_time_notes(spec), *_command_notes(spec, environ), *_name_notes(spec)]
+    return [*_time_notes(spec), *_command_notes(spec, environ), *_name_notes(spec), *double_notes(spec)]
 
 
 def _check_command(spec: Spec, places: Places, problems: Problems) -> None:
