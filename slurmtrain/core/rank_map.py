@@ -11,6 +11,7 @@ from slurmtrain.core.facts import RankExit
 from slurmtrain.core.spec import Spec, all_components
 
 MAX_RANKS = 131_072  # of a launch; what lies beyond is not drawn
+MOST_EXITS = 1000  # what the journal keeps of a launch; beyond it no word means nothing
 _STATES = {"T": "stopped by a signal", "t": "held by a debugger", "D": "waited in the kernel (storage or a device)"}
 
 
@@ -20,7 +21,7 @@ class Mark(Enum):
     FIRST = "first"  # failed first: the cause
     FOLLOWED = "followed"  # ended afterwards, as a consequence
     STUCK = "stuck"  # was stopped, or waited in the kernel
-    SILENT = "silent"  # nothing was heard of it, while others were
+    SILENT = "silent"  # no word of its end, while there is of others
     PLAIN = "plain"  # ended with the launch
 
 
@@ -70,7 +71,9 @@ def build_rank_map(
         for number in range(rank, min(rank + shape[position], MAX_RANKS)):
             task = (by_node.get(node) or by_task.get(position)) if per_task else by_task.get(number)
             is_first = number == culprit if culprit is not None else task is not None and task is first
-            marks.append(_mark(number, task, (states or {}).get(number), is_first=is_first, anyone=bool(exits)))
+            marks.append(
+                _mark(number, task, (states or {}).get(number), is_first=is_first, anyone=0 < len(exits) < MOST_EXITS)
+            )
         rank += shape[position]
         silent = bool(reported) and node not in reported
         found.append(NodeMark(node, tuple(marks), why.get(node, ""), silent))

@@ -161,3 +161,15 @@ def _skip_lines(stream: BinaryIO, lines: int) -> bool:
         stream.seek(at + position + 1)
         return True
     return True
+
+
+def find_line(view: RunView, item: Evidence) -> tuple[Path, int] | None:
+    """The log of the run in which the line stands, and its offset in bytes; None where it cannot be found."""
+    path = _log_in_run(view, item.file)
+    if path is None or item.line is None:
+        return None
+    try:
+        with open_file(path) as stream:
+            return (path, stream.tell()) if _skip_lines(stream, item.line - 1) else None
+    except OSError:
+        return None

@@ -123,7 +123,7 @@ class _Teller:
             yield from teller(event)
         else:
             yield self._line(event, self._kinds.get(type(event), "noted"), describe(event))
-        if isinstance(event, (ev.Acted, ev.AttemptEnded, ev.Released)):
+        if isinstance(event, (ev.LaunchEnded, ev.Decided, ev.Acted, ev.AttemptEnded, ev.Released)):
             self._free_since = as_time(event.at)
 
     def noted(self, event: ev.Event, text: str) -> StoryLine:
@@ -209,8 +209,8 @@ class _Teller:
         return f"{self._rungs[key]} of {most}"
 
 
-def ending_line(state: RunState) -> str:
-    """The tone of a state: ``good``, ``bad``, ``wait`` or ``busy``."""
+def tone_of(state: RunState) -> str:
+    """How a state is told: ``good``, ``bad``, ``wait`` or ``busy``."""
     if state is RunState.COMPLETED:
         return "good"
     if state in {RunState.FAILED, RunState.TERMINATED}:

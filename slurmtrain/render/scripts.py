@@ -9,14 +9,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from jinja2.sandbox import SandboxedEnvironment
 
 from slurmtrain.core.array import ArrayTask
 from slurmtrain.core.spec import Component, Resources, Spec, all_components, has_node_logs
-from slurmtrain.errors import SpecError
 from slurmtrain.render.directives import build_directives, slurm_cpus_per_task, slurm_tasks_per_node
 from slurmtrain.render.quoting import quote_argv, quote_sh
+from slurmtrain.render.templates import open_templates, render_template
 
 _PYTHON = re.compile(r"python[0-9.]*", re.ASCII)
 # Signals that srun hands on to its tasks; TERM, INT and QUIT make it end them (man srun, SIGNALS).
@@ -53,10 +52,10 @@ def render_scripts(
         "array": array,
     }
     return Scripts(
-        batch=_render(environment, "train.sbatch.j2", values),
-        launch=_render(environment, f"launch/{spec.launcher}.sh.j2", values),
+        batch=render_template(environment, "train.sbatch.j2", values),
+        launch=render_template(environment, f"launch/{spec.launcher}.sh.j2", values),
         stages={
-            name: _render(environment, "stage.sh.j2", values | {"stage": name, "staging": stage})
+            name: render_template(environment, "stage.sh.j2", values | {"stage": name, "staging": stage})
             for name, stage in (("stage_in", spec.stage_in), ("stage_out", spec.stage_out))
             if stage.run
         },
@@ -68,7 +67,7 @@ def render_array_script(
 ) -> str:
     """The batch script that all tasks of an array share: each finds its run directory, ``<runs>-<task>``."""
     values = _values(spec, group_id, runs, agent_python, per_task=True)
-    return _render(_environment(bundled, tuple(overrides)), "train.sbatch.j2", values)
+    return render_template(_environment(bundled, tuple(overrides)), "train.sbatch.j2", values)
 
 
 def _values(spec: Spec, run_id: str, run_dir: Path, agent_python: str, *, per_task: bool = False) -> dict[str, Any]:
@@ -129,30 +128,7 @@ def split_torchrun(spec: Spec) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 @lru_cache(maxsize=2)  # the runs of an array share it, and the templates it has read
 def _environment(bundled: Path, overrides: tuple[Path, ...]) -> SandboxedEnvironment:
-    shipped = jinja2.FileSystemLoader(bundled)
-    environment = SandboxedEnvironment(
-        loader=jinja2.ChoiceLoader(
-            [jinja2.FileSystemLoader(overrides), jinja2.PrefixLoader({"bundled": shipped}), shipped]
-        ),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # bash, not HTML: every value goes through sh, argv or a quoted directive
-    )
+    environment = open_templates(bundled, overrides, autoescape=False)  # bash, not HTML: values go through sh or argv
     environment.filters["sh"] = quote_sh
     environment.filters["argv"] = quote_argv
     return environment
-
-
-def _render(environment: SandboxedEnvironment, name: str, values: Mapping[str, Any]) -> str:
-    try:
-        return environment.get_template(name).render(values)
-    except jinja2.TemplateSyntaxError as exc:
-        raise SpecError(f"the template {exc.filename or exc.name}:{exc.lineno} cannot be read: {exc.message}") from exc
-    except jinja2.TemplateNotFound as exc:
-        raise SpecError(f"the template {name} needs {exc.name!r}, which is nowhere") from exc
-    except jinja2.UndefinedError as exc:
-        raise SpecError(f"the template {name} uses a value that does not exist: {exc.message}") from exc
-    except (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as exc:
-        raise SpecError(f"the template {name} cannot be rendered: {str(exc) or type(exc).__name__}") from exc

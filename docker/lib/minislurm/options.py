@@ -45,7 +45,7 @@ def build_parser() -> Parser:
     fault = verbs.add_parser("fault", help="break something on purpose, for tests", parents=[common])
     fault.add_argument("action", choices=faults.ACTIONS)
     fault.add_argument("target", help="a node, or slurmctld, slurmdbd, mariadb, munged; nodes or all for heal")
-    _add_test(verbs.add_parser("test", help="lint, unit, packaging, live on native and docker clusters, demo"))
+    _add_test(verbs.add_parser("test", help="lint, unit, browser, packaging, live on native and docker clusters, demo"))
     return parser
 
 

@@ -23,10 +23,11 @@ from minislurm.report import Report, stream
 from minislurm.say import say, warn
 from minislurm.settings import REPO
 
-PARTS = ("lint", "unit", "packaging", "native", "docker", "demo")
+PARTS = ("lint", "unit", "browser", "packaging", "native", "docker", "demo")
 DEFAULT_PARTS = PARTS[:-1]  # the live tests run the demo, too
 LANES, NODES = 4, 12
 BOX_LANES, BOX_NODES = 2, 8  # of the container cluster
+BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome", "chrome")
 SCRIPT = str(REPO / "docker" / "mini-slurm")
 
 
@@ -127,6 +128,16 @@ class TestRun:
 
     def _unit(self, version: tuple[int, int], python: str, select: list[str]) -> bool:
         return self.pytest(self.environment(version, python), "tests/unit", "-q", "-n2", *select)
+
+    def browser(self) -> None:
+        """The page of a run in Debian's Chromium, which is installed where no browser is."""
+
+        def work() -> bool:
+            if not any(packages.program(name) for name in BROWSERS):
+                packages.install([BROWSERS[0]])
+            return self.pytest(self.debian(), "tests/browser", "-q")
+
+        self.report.part("pages in a browser", work)
 
     def packaging(self) -> None:
         self.report.part("packaging tests", lambda: self.pytest(self.debian(), "tests/packaging", "-q"))
@@ -281,7 +292,9 @@ def run(args: argparse.Namespace) -> int:
     selected = [part for part in PARTS if getattr(args, part)] or list(DEFAULT_PARTS)
     needs_root = [part for part in selected if part in ("native", "demo", "docker")]
     if needs_root and os.geteuid() != 0:
-        raise MiniSlurmError(f"the parts {', '.join(needs_root)} need root; --lint, --unit and --packaging do not.")
+        raise MiniSlurmError(
+            f"the parts {', '.join(needs_root)} need root; --lint, --unit, --browser and --packaging do not."
+        )
     releases = (args.slurm,) if args.slurm else ("24.11",)
     test_run = TestRun(Report(), work_directory(), releases, tuple(args.pytest_args))
     try:

@@ -1,8 +1,9 @@
-"""Makes ``made_runs`` importable for the tests beside it."""
+"""Makes ``made_runs`` and ``page_kinds`` importable for the tests beside it."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "status"))
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "status")]

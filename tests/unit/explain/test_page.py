@@ -1,0 +1,103 @@
+"""The page of a run as a file: bounded, whole, without secrets. What it looks like is tested in a browser."""
+
+# ruff: noqa: E501 - long lines of logs, markup and scripts are easier to read whole
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from page_kinds import KINDS, make
+
+from slurmtrain.core import events as ev
+from slurmtrain.errors import SpecError, StoreError
+from slurmtrain.ops.explain import explain_run
+from slurmtrain.ops.page import make_page, write_page
+
+TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "long"])
+def test_a_page_is_bounded_and_closed(tmp_path: Path, kind: str) -> None:
+    told = make(kind, tmp_path)
+    page = make_page(explain_run(told.run.dir, None, told.at), (), told.at)
+    assert 5_000 < len(page) < 2_000_000
+    assert page.count("<script>") == page.count("</script>") == 1
+    assert page.rstrip().endswith("</html>")
+    assert "http" not in page.replace("http-equiv", "")
+
+
+def test_secrets_of_command_line_environment_and_log_are_masked(tmp_path: Path) -> None:
+    told = make("failed", tmp_path)
+    plan = told.run.dir.plan
+    plan.write_text(
+        plan.read_text("utf-8")
+        .replace(
+            '"train.py"',
+            f'"train.py", "--token", "hunter2hunter2", "https://ann:s3cretpass@git.example.org/x", "{TOKEN}"',
+        )
+        .replace('"NCCL_DEBUG": "WARN"', '"WANDB_API_KEY": "0123456789abcdef0123456789abcdef01234567"'),
+        encoding="utf-8",
+    )
+    log = told.log.read_text("utf-8").replace("3:     loss.backward()", f"3: pushing with {TOKEN}")
+    told.log.write_text(log + "0123456789abcdef0123456789abcdef01234567\n", encoding="utf-8")
+    told.run.write(ev.StopRequested(at=told.at, who="user", by="ann", reason=f"Authorization: Bearer {TOKEN}"))
+    page = make_page(explain_run(told.run.dir, None, told.at), (), told.at)
+    for secret in ("hunter2hunter2", "s3cretpass", TOKEN, "0123456789abcdef0123456789abcdef01234567"):
+        assert secret not in page, secret
+    assert "pushing with" in page
+    assert "WANDB_API_KEY" in page
+
+
+def test_it_is_whole_or_not_there_and_follows_the_umask(tmp_path: Path) -> None:
+    told = make("finished", tmp_path)
+    found = explain_run(told.run.dir, None, told.at)
+    before = os.umask(0o077)
+    try:
+        path = write_page(found, None, (), told.at)
+    finally:
+        os.umask(before)
+    assert path == told.run.dir.path / "explain.html"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with pytest.raises(StoreError, match="cannot write"):
+        write_page(found, tmp_path / "nowhere" / "page.html", (), told.at)
+    assert [p for p in told.run.dir.path.iterdir() if p.name.startswith(".explain")] == []
+
+
+def test_a_site_may_change_a_block(tmp_path: Path) -> None:
+    told = make("finished", tmp_path / "store")
+    own = tmp_path / "templates" / "explain"
+    own.mkdir(parents=True)
+    extend = '{% extends "bundled/explain/page.html.j2" %}{% block causes %}<p>Ask {{ name }} at the help desk</p>{% endblock %}'
+    (own / "page.html.j2").write_text(extend, encoding="utf-8")
+    found = explain_run(told.run.dir, None, told.at)
+    assert "<p>Ask resnet50 at the help desk</p>" in make_page(found, (own.parent,), told.at)
+    (own / "page.html.j2").write_text("{{ nothing }}", encoding="utf-8")
+    with pytest.raises(SpecError, match=r"page\.html\.j2 uses a value that does not exist"):
+        make_page(found, (own.parent,), told.at)
+
+
+def test_the_command_says_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from slurmtrain.cli.explain import command
+
+    told = make("finished", tmp_path)
+    monkeypatch.setenv("SLURMTRAIN_STORE", str(tmp_path))
+    done = CliRunner().invoke(
+        command, ["resnet50", "--html", "--out", str(tmp_path / "p.html")], catch_exceptions=False
+    )
+    assert done.stdout.strip() == str(tmp_path / "p.html")
+    assert "resnet50" in (tmp_path / "p.html").read_text("utf-8")
+    assert CliRunner().invoke(command, ["resnet50", "--out", "x"]).exit_code == 2
+    assert told.run.dir.path.is_dir()
+
+
+def test_a_wait_is_counted_from_the_end_before_it(tmp_path: Path) -> None:
+    told = make("failed", tmp_path)
+    texts = [line.text for line in explain_run(told.run.dir, None, told.at).story if line.kind == "started"]
+    assert texts == [
+        "job 1 starts on n[1-2] after 1 h 30 min of waiting (free nodes)",
+        "job 1 starts on n[3-4] after 30 min of waiting (jobs with a higher priority)",
+    ]
