@@ -28,6 +28,7 @@ COMMANDS = {
     "logs": ("slurmtrain.cli.logs", "Show or follow a run's output."),
     "checkpoints": ("slurmtrain.cli.checkpoints", "List a run's checkpoints and whether they are whole."),
     "explain": ("slurmtrain.cli.explain", "Say what happened to a run, where, and what was decided."),
+    "bundle": ("slurmtrain.cli.bundle", "Make one archive of a run for a ticket, secrets masked."),
     "stop": ("slurmtrain.cli.stop", "Ask a run to save and stop."),
     "wait": ("slurmtrain.cli.wait", "Wait for the end of runs; the exit code tells how they ended."),
     "release": ("slurmtrain.cli.release", "Let a held run go on."),
