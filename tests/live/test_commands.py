@@ -6,6 +6,7 @@ import json
 import subprocess
 import time
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,7 @@ def test_a_run_that_waits_says_why_and_stop_cancels_it(cluster: Cluster, do: Com
     run = do.submit()
     row = do.wait_for(run, "Inqueue")
     wait_until(lambda: "free nodes" in do.status(run)["reason"], 30, "Slurm's reason in plain words", 0.5)
+    wait_until(lambda: tells_start(cluster, do, run), 90, "its priority, and when Slurm expects to start it", 1.0)
     assert row["vocabulary"]["batch"] == "RUNNABLE"
     assert row["attempt"] is None
     assert "free nodes" in do.ok("explain", run["run_id"])
@@ -100,6 +102,15 @@ def test_a_run_that_waits_says_why_and_stop_cancels_it(cluster: Cluster, do: Com
     assert "wrong data" in do.ok("explain", run["run_id"])
     assert "already" in do.ok("stop", run["run_id"])
     assert cluster.job(blocker).state == "RUNNING"
+
+
+def tells_start(cluster: Cluster, do: Commands, run: Run) -> bool:
+    """As ``scontrol`` has both; Slurm's scheduler moves the time at each of its rounds."""
+    told, slurms = do.status(run)["reason"], cluster.show_job(run["job_id"])
+    if slurms["StartTime"] == "Unknown":
+        return False
+    start = datetime.fromisoformat(slurms["StartTime"])
+    return f"start it at {start:%H:%M on %d %b}" in told and f"priority {slurms['Priority']}" in told
 
 
 def test_a_running_training_saves_and_stops_and_stays_stopped(cluster: Cluster, do: Commands) -> None:
