@@ -59,8 +59,7 @@ def _words(rule: Rule) -> str:
 
 def _row(row: Row) -> str:
     state = (row.state or "unknown job") + (" (a later execution)" if row.later else "")
-    note = f" ({row.why})" if row.why else ""
-    return f"| {row.what} | {row.alive} | {state} | {row.owner.value} | {row.follows}{note} |"
+    return f"| {row.what} | {row.alive} | {state} | {row.owner.value} | {row.follows} |"
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ _LOSS, _HANDS, _SLURM = "test_ownership.py", "test_ownership_hands.py", "test_ow
 class Row:
     """``state`` is Slurm's word when the decision is due ("" where it has forgotten the job); ``later`` says that the
     word is about a later execution, ``requeue`` that Slurm may requeue the job. ``test`` is ``file::function`` below
-    tests/live, "" where no cluster of ours can show it: then ``why`` says so."""
+    tests/live."""
 
     key: str
     group: str
@@ -28,7 +28,6 @@ class Row:
     owner: Owner
     follows: str
     test: str
-    why: str = ""
     later: bool = False
     requeue: bool = True
 
@@ -194,5 +193,6 @@ ROWS: tuple[Row, ...] = (
         Owner.WATCHER, "cannot happen: the script ends with another code",
         f"{_ATTACKS}::test_exit_codes_by_which_slurm_requeues_are_not_used"),
     Row("revoked", _OVER, "another cluster of a federation started the job", "everything, elsewhere", "REVOKED",
-        Owner.NOBODY, "nothing: the other cluster tells how it ends", "", "needs two clusters"),
+        Owner.NOBODY, "nothing: squeue's list and accounting of the federation tell how it ends there",
+        "test_federation.py::test_a_run_that_another_cluster_of_the_federation_runs"),
 )  # fmt: skip

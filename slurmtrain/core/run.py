@@ -163,6 +163,9 @@ def _job_seen(run: Run, event: ev.JobSeen) -> Run:
 
 
 def _attempt_started(run: Run, event: ev.AttemptStarted) -> Run:
+    known = find_attempt(run, event.attempt)
+    if known is not None and known.started is not None:
+        return run  # somebody wrote it down once more, who had read the journal before
     changed = _with_attempt(dataclasses.replace(run, job_id=event.job_id), event.attempt, started=event)
     return _to(changed, RunState.STARTING, event, f"attempt {event.attempt} on {event.nodes}")
 

@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 from slurmtrain.core.jobid import JobId
+from slurmtrain.core.jobstate import StateFlag
 from slurmtrain.core.nodeset import expand_nodes
 from slurmtrain.errors import JobNotFoundError, SlurmtrainError, SlurmUnavailableError
 from slurmtrain.hosts.local import CommandResult, Host
@@ -101,9 +102,14 @@ class CliSlurmClient:
         else:
             argv = commands.build_squeue()
         try:
-            return parse.parse_squeue(self._query(argv, "ask Slurm for its jobs").stdout)
+            records = parse.parse_squeue(self._query(argv, "ask Slurm for its jobs").stdout)
         except JobNotFoundError:
             return []
+        if job_ids is None or not any(StateFlag.REVOKED in record.state.flags for record in records):
+            return records
+        # In a federation `squeue -j` shows the row of the cluster of the submission, a list of jobs where each runs.
+        argv = commands.build_squeue_all() if os.geteuid() == 0 else commands.build_squeue()
+        return parse.parse_squeue(self._query(argv, "ask Slurm for its jobs").stdout) or records
 
     def history(self, job_ids: Collection[JobId], *, since: datetime | None = None) -> list[AccountingRecord]:
         records = self._sacct(sorted(job_ids), since)
@@ -118,6 +124,8 @@ class CliSlurmClient:
         remaining = iter(job_ids)
         while chunk := list(islice(remaining, _IDS_PER_SACCT)):
             result = self._run(commands.build_sacct(chunk, since), HISTORY_TIMEOUT_S)
+            if "|REVOKED|" in result.stdout:  # another cluster of a federation has what became of it
+                result = self._run(commands.build_sacct(chunk, since, federation=True), HISTORY_TIMEOUT_S)
             if result.exit_code != 0:
                 if classify_failure(result) is Failure.NO_ACCOUNTING:
                     return []

@@ -38,10 +38,11 @@ def build_squeue(job_id: JobId | None = None) -> list[str]:
     return ["squeue", *which, "-h", "-r", "-t", "all", "-O", _long_format(SQUEUE_FIELDS)]
 
 
-def build_squeue_all(job_ids: Iterable[JobId]) -> list[str]:
-    """Jobs of anybody; fetches the whole table, for an administrator."""
+def build_squeue_all(job_ids: Iterable[JobId] = ()) -> list[str]:
+    """Jobs of anybody, all of them without a list; fetches the whole table, for an administrator."""
     listed = ",".join(sorted({str(job_id.base) for job_id in job_ids}))
-    return ["squeue", "-j", listed, "-h", "-r", "-t", "all", "-O", _long_format(SQUEUE_FIELDS)]
+    which = ["-j", listed] if listed else []
+    return ["squeue", *which, "-h", "-r", "-t", "all", "-O", _long_format(SQUEUE_FIELDS)]
 
 
 def build_squeue_excluded(job_id: JobId) -> list[str]:
@@ -52,11 +53,15 @@ def build_squeue_steps(job_id: JobId) -> list[str]:
     return ["squeue", "-s", "-h", "-j", str(job_id), "-O", f"StepID:0{SEPARATOR}"]
 
 
-def build_sacct(job_ids: Iterable[JobId], since: datetime | None = None) -> list[str]:
-    """Every execution with its steps (run with TZ=UTC). Without ``since`` a job list reaches back to the beginning."""
+def build_sacct(job_ids: Iterable[JobId], since: datetime | None = None, *, federation: bool = False) -> list[str]:
+    """Every execution with its steps (run with TZ=UTC). Without ``since`` a job list reaches back to the beginning.
+
+    ``federation``: also those on other clusters of a federation.
+    """
     window = [] if since is None else ["-S", f"{since.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%S}"]
     listed = ",".join(sorted({str(job_id) for job_id in job_ids}))
-    return ["sacct", "-D", "-P", "-n", "-j", listed, *window, "-o", ",".join(SACCT_FIELDS)]
+    where = ["--federation"] if federation else []
+    return ["sacct", "-D", "-P", "-n", *where, "-j", listed, *window, "-o", ",".join(SACCT_FIELDS)]
 
 
 def build_sinfo(expression: str = "") -> list[str]:

@@ -131,7 +131,7 @@ def _reason(text: str) -> str:
 def parse_sacct(text: str) -> list[AccountingRecord]:
     """Answer of ``commands.build_sacct``: executions, oldest first, each with the step rows that follow it.
 
-    The row RESIZING, which a job gets when it is made smaller, is no execution.
+    Rows RESIZING (a job was made smaller) and REVOKED (another cluster of a federation runs it) are no executions.
     """
     records: list[AccountingRecord] = []
     steps: list[StepRecord] = []
@@ -153,7 +153,7 @@ def parse_sacct(text: str) -> list[AccountingRecord]:
             steps.append(_step_record(step, row))
             records[-1] = replace(records[-1], steps=tuple(steps))
     records += _never_started(waiting, {record.job_id for record in records})
-    executions = (record for record in records if StateFlag.RESIZING not in record.state.flags)
+    executions = (record for record in records if not record.state.flags & {StateFlag.RESIZING, StateFlag.REVOKED})
     return sorted(executions, key=lambda record: (record.submit_time or _FIRST, record.start_time or _FIRST))
 
 

@@ -58,6 +58,14 @@ def test_an_ended_run_stays_ended_whatever_slurm_says() -> None:
     assert run.job.state == "RUNNING"
 
 
+def test_an_attempt_starts_once_however_many_write_it_down() -> None:
+    """A watcher that had read the journal before the gate wrote there adds its own line."""
+    late = ev.AttemptStarted(at=6, who="watcher", attempt=0, job_id="7", restart_count=0, host="", nodes="n1")
+    assert fold([CREATED, SUBMITTED, STARTED, LAUNCHED, late]) == fold([CREATED, SUBMITTED, STARTED, LAUNCHED])
+    ended = [CREATED, SUBMITTED, STARTED, LAUNCHED, ENDED, decided(Action.COMPLETE, RunState.COMPLETED)]
+    assert fold([*ended, late]).state is RunState.COMPLETED
+
+
 def test_an_unknown_word_of_slurm_changes_nothing() -> None:
     assert fold([CREATED, SUBMITTED, job("FLOATING")]).state is RunState.INQUEUE
 
