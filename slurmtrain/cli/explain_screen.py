@@ -31,6 +31,7 @@ _BUDGETS = {
     "hours": "{} of {} hours until its deadline",
 }
 _SHOWN_NODES = 8
+_SHOWN_FINDINGS = 6
 _COLOURS = {"Completed": "green", "Running": "green", "Failed": "red", "Terminated": "red", "Held": "yellow"}
 _USES = (
     ("kept", "trained and kept"),
@@ -55,6 +56,7 @@ class Screen:
         yield from self._head(found)
         yield from self._block("Found", self._trouble(found))
         yield from self._evidence(found)
+        yield from self._block("Scene", self._scene(found))
         yield from self._block("Decided", self._decided(found))
         yield from self._block("", [self._budgets(found)] if found.trouble or found.decision else [])
         yield from self._block("Avoided", [self._avoided(node) for node in found.avoided[:_SHOWN_NODES]])
@@ -110,6 +112,13 @@ class Screen:
         if isinstance(trouble.confidence, (int, float)) and trouble.confidence:
             parts.append(f"confidence {trouble.confidence:.0%}")
         return ["; ".join(parts), *(f"note: {note}" for note in trouble.notes[:3])]
+
+    def _scene(self, found: Explanation) -> list[str]:
+        """What the nodes showed; what could not be looked at is on the page and in --json."""
+        telling = [one for one in found.findings if one.weight != "info"]
+        lines = [f"{one.where}: {one.text}" if one.where else one.text for one in telling[:_SHOWN_FINDINGS]]
+        left_out = len(telling) - len(lines)
+        return lines + ([f"… {left_out} more (--html and --json have all)"] if left_out else [])
 
     def _evidence(self, found: Explanation) -> Iterator[str]:
         """Log lines, each under its file and line number, cut to what fits."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from slurmtrain.core.avoid import Avoided, avoided_now
@@ -17,6 +17,7 @@ from slurmtrain.core.diagnosis.model import Diagnosis
 from slurmtrain.core.effective_time import EffectiveTime
 from slurmtrain.core.run import Run
 from slurmtrain.core.spec import Retry
+from slurmtrain.evidence.findings import SceneFinding, read_findings
 from slurmtrain.logs.lines import clean
 from slurmtrain.ops.advise import Step, advise
 from slurmtrain.ops.budgets import BudgetUse, count_budgets
@@ -66,6 +67,7 @@ class Explanation:
     time: EffectiveTime = field(default_factory=EffectiveTime, repr=False)
     checkpoints: tuple[Saved, ...] = ()
     places: tuple[Place, ...] = ()
+    findings: tuple[SceneFinding, ...] = ()  # of the scene of the launch that failed
     timeline: tuple[Entry, ...] = field(default=(), repr=False)
     slurm_error: str = ""
     damage: tuple[str, ...] = ()
@@ -101,6 +103,7 @@ class Explanation:
             "story": [{**line.to_dict(), "at": iso_time(line.at)} for line in self.story],
             "time": time_to_dict(self.time),
             "checkpoints": [{**asdict(one), "at": iso_time(one.at)} for one in self.checkpoints],
+            "findings": [one.to_dict() for one in self.findings],
             "paths": [asdict(place) for place in self.places],
             "slurm_error": self.slurm_error or None,
             "damage": list(self.damage),
@@ -141,6 +144,7 @@ def explain_run(run: RunDir, slurm: SlurmClient | None, now: float) -> Explanati
         time=measure_run(view, checkpoints, now),
         checkpoints=to_saved(checkpoints),
         places=tuple(find_places(view, where, newest)),
+        findings=tuple(_findings(view, where)),
         slurm_error=slurm_error,
         damage=tuple(dict.fromkeys(look_for_damage(view))),
         restarted_as=tuple(clean(str(name), 64) for name in state.restarted_as[-MAX_EVIDENCE:]),
@@ -148,6 +152,14 @@ def explain_run(run: RunDir, slurm: SlurmClient | None, now: float) -> Explanati
         view=view,
         plan=plan,
     )
+
+
+def _findings(view: RunView, where: tuple[int, int] | None) -> list[SceneFinding]:
+    launch = launch_at(view.state, where)
+    if where is None or launch is None:
+        return []
+    found = read_findings(view.run.attempt(where[0]).launch(launch.number))
+    return [replace(one, text=clean(one.text), path=clean(one.path, 1000)) for one in found]
 
 
 def find_trouble(state: Run) -> tuple[Diagnosis | None, tuple[int, int] | None]:

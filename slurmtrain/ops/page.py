@@ -27,6 +27,7 @@ from slurmtrain.store.publish import replace
 
 _MAX_STORY = 1500
 _MAX_TEXT = 2000
+_MAX_FINDINGS = 80
 _MAX_BYTES = 2_000_000
 USE_WORDS = {
     Use.KEPT: "trained and kept",
@@ -89,7 +90,10 @@ def _answer(found: Explanation) -> dict[str, Any]:
         "steps": [asdict(step) for step in found.steps],
         "evidence": [asdict(line) for line in found.evidence],
         "extract": extract.to_dict() if extract is not None else None,
-        "findings": [],
+        "findings": [
+            {"where": one.where, "text": one.text, "weight": one.weight, "path": one.path}
+            for one in found.findings[:_MAX_FINDINGS]
+        ],
         "slurm_error": found.slurm_error,
     }
 

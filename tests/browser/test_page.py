@@ -18,7 +18,7 @@ from slurmtrain.ops.explain import explain_run
 from slurmtrain.ops.page import write_page
 
 WANTED = {
-    "failed": ("Failed", "Rank 3 ran out of GPU memory", "torch.OutOfMemoryError", "slurmtrain restart", "trained and lost"),
+    "failed": ("Failed", "Rank 3 ran out of GPU memory", "torch.OutOfMemoryError", "slurmtrain restart", "trained and lost", "is full", "Xid 31"),
     "finished": ("Completed", "The run has finished", "trained and kept"),
     "waiting": ("Inqueue", "submitted as job 1"),
     "hostile": ("Failed", "cuda_oom", "<script>"),

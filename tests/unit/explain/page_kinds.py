@@ -13,6 +13,7 @@ from made_runs import T0, MadeRun, Slurm, make_run
 from slurmtrain.core import events as ev
 from slurmtrain.core.decision import Action, Decision, RunState, decision_to_dict
 from slurmtrain.core.spec import Environment, Resources, Retry
+from slurmtrain.evidence.manifest import NodeScene, Taking, write_manifest
 
 HOSTILE = "</script><script>document.title='owned'</script>\"'><img src=x onerror=alert(1)>\u202e\x1b[2J\x00{{7*7}}"
 OOM = {
@@ -116,7 +117,25 @@ def failed(store: Path) -> Teller:
         "node": "n3",
     }
     told.failed(1, 0, Action.STOP, RunState.FAILED, "on other nodes too: no retry can cure it", **where)
+    full = ("/dev/shm (/dev/shm) is full: 100.0 % used, 0.00 of 94.20 GiB free",)
+    quiet = ("no InfiniBand adapter (/sys/class/infiniband)",)
+    xid = ("Xid 31 of GPU 0000:41:00: 3 times",)
+    scene = {"n3": {"kernel": xid, "disk": full, "fabric": quiet}, "n4": {"disk": full, "fabric": quiet}}
+    take_scene(told, 1, 0, scene)
     return told
+
+
+def take_scene(told: Teller, attempt: int, launch: int, notes: dict[str, dict[str, tuple[str, ...]]]) -> None:
+    """Scenes as collectors leave them: node → collector → its notes."""
+    for node, collectors in notes.items():
+        folder = told.run.dir.attempt(attempt).launch(launch) / "scene" / node
+        takings = []
+        for name, texts in collectors.items():
+            (folder / name).mkdir(parents=True)
+            (folder / name / "told.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+            takings.append(Taking(name, "taken", size=1, count=1, files=("told.txt",), notes=texts))
+        takings.append(Taking("gpu", "timed_out", "longer than 20 s"))
+        write_manifest(NodeScene(folder, node, "failed", "cuda_oom", told.at, 3.0, 20.0, True, tuple(takings)))
 
 
 def finished(store: Path) -> Teller:
@@ -144,6 +163,7 @@ def hostile(store: Path) -> Teller:
         notes=[HOSTILE], file=HOSTILE, cause="cuda_oom",
     )  # fmt: skip
     told.write(ev.StopRequested, who=HOSTILE, by=HOSTILE, reason=HOSTILE)
+    take_scene(told, 0, 0, {"n1": {"kernel": (f"Xid 79 {HOSTILE}",)}})
     return told
 
 

@@ -1,0 +1,123 @@
+"""What a scene shows, in short sentences: its collectors' notes, the gravest first, alike ones of several nodes once.
+
+Collectors note what they recognise (an Xid, a kill for memory, a full disk, a port that is down, the rank that missed
+a collective); here those notes are weighed and put together. What a scene holds is data: nothing of it is evaluated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slurmtrain.evidence.manifest import FAILED, OUTSIDE, TIMED_OUT, NodeScene, Taking, read_scenes
+
+BAD, WARN, INFO = "bad", "warn", "info"
+_MOST = 200
+_MOST_NODES = 64  # that a finding names
+_WEIGHTS = (
+    (
+        BAD,
+        re.compile(
+            r"\bS?Xid \d+|killed for memory|is full\b|does not answer|machine check|uncorrect|"
+            r"fallen off|\blost\b|is gone|missing|never (?:joined|entered|called)|not responding|link down|\bDOWN\b|"
+            r"Disabled|"
+            r"GPU fault|I/O error|stopped by a signal|core dump|back ?trace|\bSIG(?:SEGV|ABRT|BUS|ILL|FPE)\b",
+            re.IGNORECASE,
+        ),
+    ),
+    (
+        INFO,
+        re.compile(
+            r"^no |cannot be read|cannot read|there is no|tells no|is not (?:installed|there|readable)|"
+            r"not permitted|permission denied|has no |are kept\b|may not",
+            re.IGNORECASE,
+        ),
+    ),
+)
+_ORDER = (BAD, WARN, INFO)
+
+
+@dataclass(frozen=True, slots=True)
+class SceneFinding:
+    """One sentence. ``nodes`` where it holds (none: taken from outside), ``count`` how many that are; ``path`` to open.
+
+    ``weight``: ``bad`` explains failures, ``warn`` may matter, ``info`` says what could not be looked at.
+    """
+
+    text: str
+    weight: str
+    collector: str
+    nodes: tuple[str, ...] = ()
+    count: int = 0
+    path: str = ""
+
+    @property
+    def where(self) -> str:
+        """The nodes in a few words; "" for what was taken from outside."""
+        more = self.count - 3
+        return ", ".join(self.nodes[:3]) + (f" and {more} more" if more > 0 else "")
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "text": self.text,
+            "weight": self.weight,
+            "collector": self.collector,
+            "nodes": list(self.nodes),
+            "count": self.count,
+            "path": self.path or None,
+        }
+
+
+def read_findings(launch_dir: Path) -> list[SceneFinding]:
+    """Of all nodes' scenes of one launch, the gravest first; never raises."""
+    return find_in(read_scenes(launch_dir))
+
+
+def find_in(scenes: Sequence[NodeScene]) -> list[SceneFinding]:
+    """The same from scenes that were read."""
+    groups: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for scene in scenes:
+        node = "" if scene.folder.name == OUTSIDE else scene.node
+        for collector, text, path in _told(scene):
+            groups.setdefault((collector, text), []).append((node, path))
+    found = [_finding(collector, text, places) for (collector, text), places in groups.items()]
+    found.sort(key=lambda one: (_ORDER.index(one.weight), one.count, one.collector))
+    return found[:_MOST]
+
+
+def _told(scene: NodeScene) -> Iterator[tuple[str, str, str]]:
+    """(collector, sentence, path) of one node."""
+    for taking in scene.takings:
+        path = _path_of(scene, taking)
+        yield from ((taking.name, " ".join(note.split()), path) for note in taking.notes if note.strip())
+        if taking.status in (FAILED, TIMED_OUT):
+            how = "took too long" if taking.status == TIMED_OUT else "failed"
+            why = f": {' '.join(taking.why.split())}" if taking.why and taking.status == FAILED else ""
+            yield taking.name, f"no {taking.name}: its collector {how}{why}", ""
+    if not scene.complete:
+        yield "scene", "the scene is not complete: its taking was cut off", str(scene.folder)
+
+
+def _path_of(scene: NodeScene, taking: Taking) -> str:
+    """The collector's first file, or its folder."""
+    if not taking.files:
+        return ""
+    first = taking.files[0]
+    safe = not first.startswith("/") and ".." not in first.split("/")
+    return (
+        str(scene.folder / taking.name / first) if safe and len(taking.files) == 1 else str(scene.folder / taking.name)
+    )
+
+
+def _finding(collector: str, text: str, places: Sequence[tuple[str, str]]) -> SceneFinding:
+    nodes = tuple(dict.fromkeys(node for node, _ in places if node))
+    path = next((path for _, path in places if path), "")
+    return SceneFinding(text, weigh(text), collector, nodes[:_MOST_NODES], len(nodes), path)
+
+
+def weigh(text: str) -> str:
+    """How much a sentence explains: ``bad``, ``warn`` or ``info``."""
+    return next((weight for weight, pattern in _WEIGHTS if pattern.search(text)), WARN)
