@@ -62,3 +62,13 @@ class RefusedError(SlurmtrainError):
 
 class StoreError(SlurmtrainError):
     """The run directory cannot be read or written."""
+
+
+class RemoteError(SlurmtrainError):
+    """Remote storage said no, or cannot be used from here; asking again soon gives the same answer."""
+
+
+class RemoteBusyError(RemoteError):
+    """Remote storage did not answer, or said: not now. Nothing is lost, trying again may help."""
+
+    exit_code = 4

@@ -28,6 +28,7 @@ from slurmtrain.agent.releasing import release_all
 from slurmtrain.agent.resume import choose_checkpoint, roll_back
 from slurmtrain.agent.saving import LOOK_BEFORE_S, SaveWatch
 from slurmtrain.agent.say import say
+from slurmtrain.agent.shipper import ShipperProcess
 from slurmtrain.agent.stages import Outlook, Staged, Stages
 from slurmtrain.agent.stops import StopReason, StopWatch, is_ours, look_patiently
 from slurmtrain.agent.takeover import clear_the_way, is_restart_decided, number_of_next_launch
@@ -71,6 +72,7 @@ class AttemptRunner:
         self._fence = Fence(job.run, attempt.number, _FENCE_INTERVAL_S)
         self._wake = Wake()
         self._companions = CompanionStep(job, attempt, slurm, env)
+        self._shipper = ShipperProcess(job, attempt, env)
         outlook = Outlook(self._watch, self._fence, self._wake, self._pause, self._companions.steps)
         self._stages = Stages(job, attempt, slurm, record, env, outlook)
 
@@ -104,6 +106,7 @@ class AttemptRunner:
                 number += 1
         finally:
             self._companions.end()
+            self._shipper.end()
 
     def _finish_upload(self) -> int:
         """The training has finished, here or in an earlier attempt: whatever happens now, it is not started again."""
@@ -132,6 +135,7 @@ class AttemptRunner:
 
     def _run_launch(self, number: int) -> LaunchEnd:
         self._companions.ensure_running()
+        self._shipper.ensure_running()
         newest = choose_checkpoint(self._job.run, self._spec.checkpoint)
         resume = f", resumes from {newest.path.name}" if newest else ""
         where = f"job {self._job.job_id} on {self._job.nodes}"
@@ -182,6 +186,7 @@ class AttemptRunner:
                 return stop, 0
             self._companions.look()
             times.look(time.monotonic())
+            self._shipper.ensure_running()
             if why := self._companions.find_unheard_end(self._key(launch)):
                 say(f"{why}: ending the launch")
                 launch.unheard = why

@@ -30,6 +30,7 @@ COMMANDS = {
     "explain": ("slurmtrain.cli.explain", "Say what happened to a run, where, and what was decided."),
     "bundle": ("slurmtrain.cli.bundle", "Make one archive of a run for a ticket, secrets masked."),
     "stop": ("slurmtrain.cli.stop", "Ask a run to save and stop."),
+    "ship": ("slurmtrain.cli.ship", "Send logs, scenes and checkpoints to remote storage."),
     "wait": ("slurmtrain.cli.wait", "Wait for the end of runs; the exit code tells how they ended."),
     "release": ("slurmtrain.cli.release", "Let a held run go on."),
     "restart": ("slurmtrain.cli.restart", "Start a new run from an ended one."),

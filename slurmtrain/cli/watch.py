@@ -25,6 +25,7 @@ Examples:
   slurmtrain watch --as-job -p cpu        a small job looks, until no run is left
   slurmtrain watch --print-unit systemd   a unit to install; also: cron, scrontab
   slurmtrain watch --observe-only         write down what happens, act on nothing"""
+_SHIP_S = 60.0  # that `watch --once` waits for what is being sent
 _JOB_OPTIONS = ("partition", "account", "qos", "time")
 
 
@@ -110,6 +111,7 @@ def _look_once(watcher: Watcher) -> None:
         click.echo(f"another watcher ({result.held_by}) looks after {watcher.store}: nothing done", err=True)
         return
     lease.give_back()
+    watcher.ship(_SHIP_S)
     if result.unknown:
         raise SlurmUnavailableError(result.unknown)
 

@@ -10,15 +10,16 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from slurmtrain.config import parsers as p
-from slurmtrain.config import retry
+from slurmtrain.config import retry, shipping
 from slurmtrain.config.components import read_components
-from slurmtrain.config.nodes import Mapping, Node, Place, describe, shown
+from slurmtrain.config.nodes import Mapping, Node, Place, Scalar, describe, shown
 from slurmtrain.config.problems import Problems, closest
 
 Group: TypeAlias = "dict[str, p.Parser | Group]"
 
 VARIABLES = "environment.variables"
 CAUSES = "retry.causes"
+_SHORT = {"ship": "url"}  # ``ship: s3://…`` stands for ``ship: {url: s3://…}``
 
 _RESOURCES: Group = {
     "nodes": p.integer(1, 100_000),
@@ -91,6 +92,18 @@ SCHEMA: Group = {
     },
     "stage_in": {**_STAGE},
     "stage_out": {**_STAGE, "after_failure": p.boolean},
+    "ship": {
+        "url": shipping.url,
+        "what": shipping.what,
+        "checkpoints": p.integer(1, 1000),
+        "rate": shipping.rate,
+        "every_s": p.seconds(5, 86400),
+        "linger_s": p.seconds(0, 300),
+        "endpoint": shipping.endpoint,
+        "profile": p.text("a profile of ~/.aws/config", limit=200),
+        "keep_days": p.integer(7, 100_000),
+        "keep_runs": p.integer(1, 1_000_000),
+    },
     "companion": p.boolean,
     "components": read_components(_RESOURCES),
     "array": p.array_tasks,
@@ -166,7 +179,10 @@ def _read_group(node: Mapping, group: Group, prefix: str, layer: Layer, problems
         elif path == VARIABLES:
             _read_variables(child, layer, problems)
         elif isinstance(rule, dict):
-            if isinstance(child, Mapping):
+            short = rule.get(_SHORT.get(path, "")) if isinstance(child, Scalar) and not child.is_null else None
+            if short is not None and not isinstance(short, dict):
+                _read_value(short, child, f"{path}.{_SHORT[path]}", layer, problems)
+            elif isinstance(child, Mapping):
                 _read_group(child, rule, f"{path}.", layer, problems)
             elif describe(child) != "nothing":
                 names = ", ".join(list(rule)[:3])

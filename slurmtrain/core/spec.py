@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import UnionType
@@ -13,6 +14,7 @@ SuccessRule = Literal["all", "primary"]
 MANY_NODES = 32  # the most whose output goes into one log
 OnNodeChange = Literal["continue", "ignore"]
 StagePlace = Literal["first_node", "each_node"]
+SHIPPED = ("logs", "scenes", "records", "checkpoints")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,22 @@ class StageOut:
 
 
 @dataclass(frozen=True, slots=True)
+class Ship:
+    """What is copied to remote storage while the training runs and after it. Credentials are never written here."""
+
+    url: str | None = None  # any fsspec URL, "s3://bucket/prefix"; None: nothing is shipped
+    what: tuple[str, ...] = ("logs", "scenes", "records")  # of ``SHIPPED``
+    checkpoints: int = 1  # the newest so many valid ones, where ``what`` names checkpoints
+    rate: str = "20MB/s"  # at most, on average
+    every_s: int = 60  # between two looks for something new
+    linger_s: int = 10  # that the end of a job may wait for its last lines to be sent
+    endpoint: str | None = None  # of an S3 server that is not AWS
+    profile: str | None = None  # section of ~/.aws/config and ~/.aws/credentials
+    keep_days: int | None = None  # remote copies of runs that ended earlier are deleted
+    keep_runs: int | None = None  # and those of all but the newest so many
+
+
+@dataclass(frozen=True, slots=True)
 class Spec:
     """One run. Every field has a plain JSON form: ``spec_to_dict`` and ``spec_from_dict`` are inverse."""
 
@@ -161,6 +179,7 @@ class Spec:
     retry: Retry = field(default_factory=Retry)
     stage_in: StageIn = field(default_factory=StageIn)
     stage_out: StageOut = field(default_factory=StageOut)
+    ship: Ship = field(default_factory=Ship)
     companion: bool = True  # one small helper process per node
     components: tuple[Component, ...] = ()  # parts of a heterogeneous job beside ``resources``, which is its first
     array: str | None = None  # as sbatch -a: "0-7%4"; each task is a run of its own
@@ -171,6 +190,7 @@ class Spec:
 
 
 _T = TypeVar("_T")
+_RATE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*([kmg]i?|)b(?:/s)?", re.IGNORECASE | re.ASCII)
 
 
 def spec_to_dict(spec: Spec) -> dict[str, Any]:
@@ -257,6 +277,18 @@ def parse_time_limit(text: str) -> int | None:
     if len(numbers) == 2:
         return numbers[0] * 60 + numbers[1]
     return numbers[0] * 3600 + numbers[1] * 60 + numbers[2]
+
+
+def parse_rate(text: str) -> int:
+    """Bytes per second of ``20MB/s``, ``500KB/s``, ``1.5MiB/s``. Raises ``ValueError``."""
+    match = _RATE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text[:40]!r} is not a rate: write it like 20MB/s")
+    unit = match[2].lower()
+    value = int(float(match[1]) * (1024 if unit.endswith("i") else 1000) ** " kmg".index(unit[:1] or " "))
+    if not 10_000 <= value <= 100_000_000_000:
+        raise ValueError(f"{text[:40]!r}: a rate is between 10KB/s and 100GB/s")
+    return value
 
 
 def _is_number(text: str) -> bool:

@@ -29,7 +29,7 @@ from slurmtrain.ops.prepare import (
     render_run,
     submitter,
 )
-from slurmtrain.ops.submit import RUN_FOLDERS, Handover, Tell, create_dir, for_each, hand_over
+from slurmtrain.ops.submit import Handover, Tell, create_dir, folders_of, for_each, hand_over
 from slurmtrain.render.scripts import render_array_script
 from slurmtrain.resources import bundled
 from slurmtrain.slurm.client import SlurmClient
@@ -150,6 +150,6 @@ def _create_dirs(prepared: PreparedArray) -> None:
     links = [group.path / name for name in frozen]
 
     def create(one: Prepared) -> None:
-        create_dir(one.run.path, build_own_files(one), RUN_FOLDERS, links)
+        create_dir(one.run.path, build_own_files(one), folders_of(one), links)
 
     for_each(create, prepared.runs)

@@ -24,6 +24,7 @@ from slurmtrain.config.specfile import dump_spec
 from slurmtrain.core.array import ArrayTask
 from slurmtrain.core.spec import Spec, spec_to_dict
 from slurmtrain.errors import SpecError, StoreError
+from slurmtrain.ops.shipping.start import find_program
 from slurmtrain.plugins.rulepacks import load_rules
 from slurmtrain.render.agent_zip import build_agent_zip
 from slurmtrain.render.rescue import build_rescue_script
@@ -127,6 +128,8 @@ def build_own_files(prepared: Prepared) -> dict[str, tuple[bytes, int]]:
         "spec": spec_to_dict(resolved.spec),
         "sources": dict(resolved.sources),
     }
+    if resolved.spec.ship.url is not None:
+        plan["ship_program"] = find_program()
     if prepared.restarted_from is not None:
         plan["restarted_from"] = prepared.restarted_from
     if prepared.array is not None:

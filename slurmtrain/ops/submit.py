@@ -165,7 +165,12 @@ def _reply_was_lost(
 
 def create_run_dir(prepared: Prepared) -> None:
     """The whole run directory under a temporary name, then renamed. Raises ``StoreError``; nothing is left behind."""
-    create_dir(prepared.run.path, build_files(prepared), RUN_FOLDERS)
+    create_dir(prepared.run.path, build_files(prepared), folders_of(prepared))
+
+
+def folders_of(prepared: Prepared) -> tuple[str, ...]:
+    """The folders that a run has from the beginning; only with ``ship.url`` that of shipping."""
+    return (*RUN_FOLDERS, prepared.run.ship.name) if prepared.resolved.spec.ship.url is not None else RUN_FOLDERS
 
 
 def create_dir(

@@ -91,6 +91,11 @@ class RunDir:
         """Exists when ``stage_out`` has taken the results away."""
         return self.path / "uploaded"
 
+    @property
+    def ship(self) -> Path:
+        """With ``ship.url``: what is known about the remote copy. Lies there from the submission on."""
+        return self.path / "ship"
+
     def stage_script(self, stage: str) -> Path:
         """``stage_in`` or ``stage_out``; the file is there if the run has such a stage."""
         return self.path / f"{stage}.sh"

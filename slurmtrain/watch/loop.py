@@ -26,6 +26,7 @@ from slurmtrain.store.inbox import empty, inbox_of
 from slurmtrain.store.journal import JournalWriter, read_what_can_be_read
 from slurmtrain.store.rundir import RunDir, runs_of
 from slurmtrain.watch.lease import Lease
+from slurmtrain.watch.shipping import ShippingChild
 from slurmtrain.watch.wake import InboxBell
 
 _MAX_BACK_OFF_S = 600.0
@@ -73,6 +74,7 @@ class Watcher:
         self._stopping = False
         self._coming_back: dict[tuple[str, int], float] = {}
         self._bell = InboxBell(inbox_of(self.store))
+        self._shipping = ShippingChild(self.store)
 
     def stop(self) -> None:
         """Leave after the run that is being looked at; may be called from a signal handler."""
@@ -85,6 +87,8 @@ class Watcher:
         with self._bell:
             while not self._stopping:
                 result = self.look_once(lease)
+                if not result.held_by:
+                    self.ship()
                 after_look(result)
                 self._failures = self._failures + 1 if result.unknown else 0
                 if not self._stopping:
@@ -92,6 +96,12 @@ class Watcher:
                 if not self._stopping and not result.unknown:
                     time.sleep(min(1.0, self.interval_s))  # several jobs often end together: look once for all
         lease.give_back()
+
+    def ship(self, wait_s: float = 0.0) -> None:
+        """See to it that what runs have left is sent; wait so long at most for the process that sends."""
+        if not self.observe_only and (problem := self._shipping.look()):
+            self.tell("", problem)
+        self._shipping.wait(wait_s)
 
     def count_runs(self) -> int:
         """How many runs there are that have not ended and are not held."""

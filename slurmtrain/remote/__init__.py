@@ -1,0 +1,1 @@
+"""Remote storage through fsspec: objects that appear whole or not at all, at a bounded rate."""
