@@ -35,6 +35,8 @@ def check_plain(entry: Entry, _reading: Reading) -> None:
     if entry.is_dir:
         if not entry.names:
             raise Incomplete(f"{entry.path.name} is an empty folder")
+        if all(name.startswith(".") and name != ".metadata" for name in entry.names):  # safetensors begins with .tmpXXX
+            raise Incomplete(f"{entry.path.name} holds nothing but hidden files, which its writer had not finished")
         return
     if entry.size == 0:
         raise Incomplete(f"{entry.path.name} is empty")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 from slurmtrain.checkpoints.model import Corrupt, Entry, Incomplete, Reading
 from slurmtrain.checkpoints.shards import check_all_there, find_missing_part, read_index
@@ -12,12 +13,21 @@ _WEIGHTS = re.compile(
     r"(?:adapter_)?(?:model|pytorch_model|tf_model|flax_model)\S*\.(?:safetensors|bin|h5|msgpack)|pytorch_model_fsdp_\d+|global_step\d+"
 )
 _STATE = "trainer_state.json"
+_NAME = re.compile(r"checkpoint-\d+")
 
 
 def is_trainer(entry: Entry) -> bool:
     return _STATE in entry.names or any(name.endswith(".index.json") for name in entry.names) or (
         "config.json" in entry.names and any(_WEIGHTS.fullmatch(name) for name in entry.names)
-    )  # fmt: skip
+    ) or (_NAME.fullmatch(entry.path.name) is not None and _has_trainers_neighbour(entry.path))  # fmt: skip
+
+
+def _has_trainers_neighbour(path: Path) -> bool:
+    """A save that was cut off early has nothing of the Trainer's yet; the checkpoints beside it have."""
+    try:
+        return any(_NAME.fullmatch(other.parent.name) for other in path.parent.glob(f"checkpoint-*/{_STATE}"))
+    except OSError:
+        return False
 
 
 def check_trainer(entry: Entry, reading: Reading) -> None:
@@ -32,7 +42,7 @@ def check_trainer(entry: Entry, reading: Reading) -> None:
         raise Incomplete(f"{entry.path.name} has lost {missing[:80]!r}")
     if not indexes and not any(_WEIGHTS.fullmatch(name) for name in entry.names):
         raise Incomplete(f"{entry.path.name} has no weights")
-    if re.fullmatch(r"checkpoint-\d+", entry.path.name) and _STATE not in entry.names:
+    if _NAME.fullmatch(entry.path.name) and _STATE not in entry.names:
         raise Incomplete(f"{entry.path.name} has no {_STATE}, which is written last")
 
 

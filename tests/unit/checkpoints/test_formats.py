@@ -112,6 +112,21 @@ def test_a_flipped_bit_changes_no_content_unseen(sample: str, tmp_path: Path) ->
         assert verdict.health in BROKEN or read_members(path) == members, (at, verdict)
 
 
+@pytest.mark.parametrize("left", [(".tmp2fuSNZ",), ("model.safetensors",), ("model.safetensors", "training_args.bin")])
+def test_a_trainers_save_that_was_cut_off_early_is_known_by_its_neighbours(
+    left: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Without a config.json (a model of no library) and without its state, which is written last."""
+    copy("trainer/checkpoint-4", tmp_path)
+    cut = tmp_path / "checkpoint-6"
+    cut.mkdir()
+    for name in left:
+        shutil.copy2(DATA / "trainer" / "checkpoint-4" / name, cut) if name[0] != "." else (cut / name).touch()
+    verdict = check(cut)
+    assert verdict.health is Health.INCOMPLETE, verdict
+    assert check(tmp_path / "checkpoint-4").health is Health.VALID
+
+
 def read_members(path: Path) -> dict[str, bytes] | None:
     try:
         with zipfile.ZipFile(path) as archive:
