@@ -102,7 +102,9 @@ def _find(view: RunView, begin: float | None, *which: Any) -> list[Segment]:
 
 
 def _print_all(view: RunView, printer: Printer, segments: list[Segment], tail: int | None) -> None:
-    if not segments:
+    if not segments and view.run.pruned_file.exists():
+        say_note(f"the logs of run {view.run.run_id} were deleted by `slurmtrain prune`")
+    elif not segments:
         say_note(f"run {view.run.run_id} has written nothing yet; `slurmtrain status {view.run.run_id}` says why")
     printer.print_segments(segments, tail)
     sys.stdout.flush()

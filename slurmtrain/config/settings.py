@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from slurmtrain.config.limits import read_limits
 from slurmtrain.config.nodes import Mapping, Place, Scalar, from_plain, put, shown
 from slurmtrain.config.problems import Problems, closest
 from slurmtrain.config.schema import VARIABLES, Layer, all_keys, read_layer
@@ -26,7 +27,7 @@ else:
     import tomli as tomllib
 
 PROJECT_FILE = "slurmtrain.toml"
-_KEYS = ("store", "agent_python", "trust", "lock", "defaults", "partitions")
+_KEYS = ("store", "agent_python", "trust", "lock", "defaults", "partitions", "prune")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class SettingsFile:
     store: str | None = None
     agent_python: str | None = None
     trust: tuple[Path, ...] = ()
+    prune: MappingType[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class Settings:
     store: Path = field(default_factory=lambda: Path.home() / "slurmtrain")
     store_source: str = "default"
     agent_python: str | None = None
+    prune: MappingType[str, int] = field(default_factory=dict)  # limits of `slurmtrain prune`: see config.limits
 
     def trusted(self) -> list[Path]:
         """Folders whose files may belong to colleagues."""
@@ -94,7 +97,8 @@ def load_settings(environ: MappingType[str, str], cwd: Path, *, store: str | Non
     problems.raise_if_any("slurmtrain's settings")
     where, source = _store(environ, files, store)
     agent = next((file.agent_python for file in reversed(files) if file.agent_python), None)
-    return Settings(tuple(files), _absolute(where, cwd, environ), source, agent)
+    limits = {key: value for file in files for key, value in file.prune.items()}
+    return Settings(tuple(files), _absolute(where, cwd, environ), source, agent, limits)
 
 
 def _store(environ: MappingType[str, str], files: list[SettingsFile], option: str | None) -> tuple[str, str]:
@@ -162,6 +166,7 @@ def read_settings_file(path: Path, problems: Problems, *, may_lock: bool) -> Set
         locked=_locked(data.get("lock", []), place, problems, may_lock=may_lock),
         store=_text(data, "store", place, problems),
         agent_python=_text(data, "agent_python", place, problems),
+        prune=read_limits(data.get("prune", {}), place, problems),
         trust=tuple(Path(t).expanduser() for t in _texts(data.get("trust", []), "trust", place, problems)),
     )
 

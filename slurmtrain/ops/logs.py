@@ -20,6 +20,7 @@ from slurmtrain.logs.times import read_marks
 from slurmtrain.ops.timeline import RunView, as_time, find_plan
 from slurmtrain.store.rundir import RunDir, find_node_logs, number_of_node_log
 
+MERGED_LOG = "logs/merged.log"  # relative to the run directory
 _HEAD = 4096  # bytes of a line in which its prefixes stand
 
 
@@ -74,6 +75,9 @@ def log_files(view: RunView) -> list[Path]:
             known[path] = None
     for job_id in view.submissions.values():
         known[view.run.log_file(job_id)] = None
+    merged = view.run.path / MERGED_LOG
+    if merged in known:  # of a run that was compacted: what may be left of the others is in it
+        return [merged]
     with contextlib.suppress(OSError):
         for path in sorted(view.run.logs.glob("train-*.log"), key=lambda p: p.stat().st_mtime):
             known[path] = None
@@ -102,13 +106,27 @@ def find_segments(view: RunView, attempt: int | None = None, launch: int | None 
     boundaries = _boundaries(view)
     segments = []
     for one in wanted:
-        if (begin := _start_of(view, one)) is not None:
-            path, offset = begin
-            ended = one.ended.log_end if launch is not None and one.ended is not None else None
-            offsets = [at for at, _ in boundaries.get(path, ()) if at > offset]
-            segments.append(Segment(path, offset, ended or (offsets[0] if offsets else None)))
-        segments += _node_segments(view, number, one.number)
+        if (begin := _start_of(view, one)) is None:
+            segments += _node_segments(view, number, one.number)
+            continue
+        path, offset = begin
+        ended = one.ended.log_end if launch is not None and one.ended is not None else None
+        offsets = [at for at, _ in boundaries.get(path, ()) if at > offset]
+        whole = Segment(path, offset, ended or (offsets[0] if offsets else None))
+        segments += _with_nodes(view, whole, Owner(number, one.number))
     return _joined(segments)
+
+
+def _with_nodes(view: RunView, segment: Segment, owner: Owner) -> list[Segment]:
+    """What the job's log says of a launch, with the nodes' own logs where the launch had ended."""
+    if owner.attempt is None or owner.launch is None:
+        return [segment]
+    nodes = _node_segments(view, owner.attempt, owner.launch)
+    launch = _find_launch(view, owner.attempt, owner.launch)
+    end = launch.ended.log_end if launch is not None and launch.ended is not None else 0
+    if not nodes or not end or end < segment.start or (segment.end is not None and end >= segment.end):
+        return [segment, *nodes]
+    return [replace(segment, end=end), *nodes, replace(segment, start=end)]
 
 
 def _all_segments(view: RunView) -> list[Segment]:
@@ -120,14 +138,20 @@ def _all_segments(view: RunView) -> list[Segment]:
         rows = [(0, Owner()), *boundaries.get(path, ())]
         ends = [*(at for at, _ in rows[1:]), None]
         for (at, owner), end in zip(rows, ends, strict=True):
-            segments.append(Segment(path, at, end))
-            if owner.attempt is not None and owner.launch is not None:
-                segments += _node_segments(view, owner.attempt, owner.launch)
+            segments += _with_nodes(view, Segment(path, at, end), owner)
     return _joined(segments)
 
 
 def _node_segments(view: RunView, attempt: int, launch: int) -> list[Segment]:
+    found = _find_launch(view, attempt, launch)
+    if found is not None and found.started is not None and found.started.log_file == MERGED_LOG:
+        return []  # they are in it, and what is left of the files is about to go
     return [Segment(path) for path in find_node_logs(view.run.attempt(attempt).launch(launch))]
+
+
+def _find_launch(view: RunView, attempt: int, launch: int) -> Launch | None:
+    found = find_attempt(view.state, attempt)
+    return next((x for x in found.launches if x.number == launch), None) if found is not None else None
 
 
 def _may_have_node_logs(view: RunView) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from slurmtrain.ops.extract import Evidence, launch_at
 from slurmtrain.ops.logs import log_files
 from slurmtrain.ops.timeline import RunView
+from slurmtrain.store.folded import NAME as FOLDED
 from slurmtrain.store.publish import exists
 
 PAGE = "explain.html"
@@ -38,6 +39,7 @@ def _candidates(view: RunView, where: tuple[int, int] | None, checkpoint: str | 
         folder = run.attempt(where[0]).launch(launch.number)
         yield "scene", folder / "scene"
         yield "launch", folder
+    yield "folded", run.path / FOLDED
     if checkpoint is not None:
         yield "checkpoint", Path(checkpoint)
     yield "scripts", run.batch_script

@@ -14,7 +14,7 @@ from slurmtrain.core import events as ev
 from slurmtrain.core.decision import RunState
 from slurmtrain.core.run import Run, advance
 from slurmtrain.errors import SlurmtrainError
-from slurmtrain.store.journal import read_journal, read_what_can_be_read
+from slurmtrain.store.journal import count_events, read_what_can_be_read
 from slurmtrain.store.publish import read_json
 from slurmtrain.store.rundir import Plan, RunDir
 
@@ -131,6 +131,8 @@ def look_for_damage(view: RunView) -> list[str]:
         view.run.read_plan()
     except (SlurmtrainError, *BAD_VALUES) as exc:
         found.append(str(exc) if isinstance(exc, SlurmtrainError) else f"{view.run.plan} makes no sense: {exc}")
+    if view.run.pruned_file.is_file():
+        return found  # what is missing was deleted on purpose
     if not view.run.batch_script.is_file():
         found.append(f"the batch script {view.run.batch_script} is missing")
     return found
@@ -151,7 +153,7 @@ def _count_torn_lines(run: RunDir) -> int:
         for path in run.journal.glob("*.jsonl"):
             with path.open("rb") as stream:
                 lines += sum(1 for line in stream if line.strip())
-        return lines - len(read_journal(run.journal))
+        return lines - count_events(run.journal)
     except (OSError, SlurmtrainError):
         return 0
 

@@ -10,16 +10,17 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from slurmtrain.core.events import Event, event_from_dict, event_to_dict
 from slurmtrain.errors import StoreError
-from slurmtrain.store.publish import open_file
+from slurmtrain.store.publish import open_file, replace
 
 _MAX_LINE = 1 << 20  # bytes; a journal line is far shorter, a longer one is garbage
 _MAX_SEQUENCE = 1 << 53
+MERGED = "000-merged.jsonl"  # sorts before what it was merged from: its lines win over theirs
 
 
 class JournalWriter:
@@ -85,8 +86,46 @@ def read_journal(directory: Path, *, skip_unreadable: bool = False) -> list[Even
 def read_what_can_be_read(directory: Path) -> tuple[list[Event], list[str]]:
     """The events of all files that can be read, in order, and a sentence for each that cannot."""
     damage: list[str] = []
-    ordered = sorted(_read_lines(directory, damage), key=lambda line: (line[2].attempt, line[0], line[1]))
+    lines = {_identity(*line): line for line in reversed(list(_read_lines(directory, damage)))}
+    ordered = sorted(lines.values(), key=lambda line: (line[2].attempt, line[0], line[1]))
     return [event for _, _, event in ordered], damage
+
+
+def count_events(directory: Path) -> int:
+    """Lines that are events; those that stand twice while files are merged count twice, unreadable files not at all."""
+    return sum(1 for _ in _read_lines(directory, []))
+
+
+def _identity(sequence: int, writer: str, event: Event) -> tuple[object, ...]:
+    """The same for an event and its copy in a merged file."""
+    return (sequence, writer, event.kind, event.attempt, event.launch, event.at)
+
+
+def merge_journal(directory: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Make one file of the journal of a run that has ended; ``change`` may rewrite its records.
+
+    The new file is whole before an old one goes, and until all are gone readers pass over what they hold twice.
+    Raises ``StoreError``, and does nothing, where a file cannot be read.
+    """
+    found: dict[tuple[object, ...], tuple[int, int, str, bytes]] = {}
+    merged: list[tuple[Path, int]] = []
+    try:
+        for path in sorted(p for p in directory.iterdir() if p.suffix == ".jsonl"):
+            with open_file(path) as stream:
+                data = stream.read()
+            merged.append((path, len(data)))
+            for line in data.splitlines(keepends=True):
+                parsed = _parse_line(line) if len(line) <= _MAX_LINE else None
+                if parsed is not None:
+                    record = json.dumps(change(json.loads(line)), ensure_ascii=True, separators=(",", ":"))
+                    order = (parsed[2].attempt, parsed[0], parsed[1], record.encode() + b"\n")
+                    found.setdefault(_identity(*parsed), order)
+        replace(directory / MERGED, b"".join(line for *_, line in sorted(found.values())))
+        for path, size in merged:
+            if path.name != MERGED and path.stat().st_size == size:
+                path.unlink()
+    except OSError as exc:
+        raise StoreError(f"cannot merge the journal in {directory}: {exc.strerror or exc}") from exc
 
 
 def _read_lines(directory: Path, damage: list[str]) -> Iterator[tuple[int, str, Event]]:

@@ -148,16 +148,35 @@ class RunDir:
 
     def read_submissions(self) -> dict[int, str]:
         """Which job each submission became; a submission whose reply was lost is absent."""
-        found: dict[int, str] = {}
+        found = self._read_folded_submissions()
         number = 0
         while True:
-            record = read_json(self.submission(number))
+            record = read_json(self.submission(number)) if number not in found else {"job_id": found[number]}
             if record is None:
                 if not exists(self.submission(number).with_suffix(".pending")):
                     return found
             else:
                 found[number] = str(record.get("job_id", ""))
             number += 1
+
+    @property
+    def pinned_file(self) -> Path:
+        """Exists while a person wants the run kept whatever limits say."""
+        return self.path / "pinned"
+
+    @property
+    def folded_submissions(self) -> Path:
+        """What was in ``submissions`` when a run that had ended was compacted: number → job id."""
+        return self.path / "submissions.json"
+
+    @property
+    def pruned_file(self) -> Path:
+        """Exists once logs and scenes of the run were deleted, and only what must stay is left."""
+        return self.path / "pruned.json"
+
+    def _read_folded_submissions(self) -> dict[int, str]:
+        folded = read_json(self.folded_submissions) or {}
+        return {int(key): str(job_id) for key, job_id in folded.items() if key.isascii() and key.isdigit()}
 
     def read_plan(self) -> Plan:
         """The frozen plan of the run. Raises ``NotFoundError`` where the directory is no run, ``StoreError``."""
