@@ -27,7 +27,7 @@ class Tidied:
 def measure(folder: Path) -> int:
     """Bytes of all regular files below, symbolic links not followed; more than one can read counts as far as it is."""
     total = 0
-    for _, info in _walk(folder):
+    for _, info in walk(folder):
         total += info.st_size if stat.S_ISREG(info.st_mode) else 0
     return total
 
@@ -36,7 +36,7 @@ def tidy(folder: Path, size_limit: int) -> Tidied:
     """Remove links, devices and FIFOs, empty files and what is beyond the limits; others may read nothing of it."""
     size, truncated = 0, False
     files: list[str] = []
-    for path, info in sorted(_walk(folder)):
+    for path, info in sorted(walk(folder)):
         with contextlib.suppress(OSError):
             if not stat.S_ISREG(info.st_mode) or not info.st_size or len(files) >= MAX_FILES:
                 truncated = truncated or (stat.S_ISREG(info.st_mode) and info.st_size > 0)
@@ -57,7 +57,7 @@ def tidy(folder: Path, size_limit: int) -> Tidied:
     return Tidied(size, len(files), tuple(files[:_LISTED]), truncated)
 
 
-def _walk(folder: Path, depth: int = 0) -> Iterator[tuple[Path, os.stat_result]]:
+def walk(folder: Path, depth: int = 0) -> Iterator[tuple[Path, os.stat_result]]:
     """Everything below that is no folder. What cannot be listed is passed over."""
     try:
         entries = list(os.scandir(folder))
@@ -71,4 +71,4 @@ def _walk(folder: Path, depth: int = 0) -> Iterator[tuple[Path, os.stat_result]]
         if not stat.S_ISDIR(info.st_mode):
             yield Path(entry.path), info
         elif depth < _MAX_DEPTH:
-            yield from _walk(Path(entry.path), depth + 1)
+            yield from walk(Path(entry.path), depth + 1)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from slurmtrain.evidence.bounded import NOT_FOUND, TIMED_OUT, Output, run_bounded
+from slurmtrain.evidence.secrets import Masker
 
 _MAX_NOTE = 300
 
@@ -72,15 +73,19 @@ class Scene:
         return done
 
     def write(self, name: str, text: str | bytes) -> None:
-        """A file in the collector's own folder."""
-        data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
+        """A file in the collector's own folder. Secrets in a text are masked, bytes stay as they are."""
+        data = text if isinstance(text, bytes) else self.mask(text).encode("utf-8", "surrogateescape")
         descriptor = os.open(self.out / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(data)
 
+    def mask(self, text: str) -> str:
+        """The text without secrets, those of the launch's environment among them."""
+        return Masker(self.environ).text(text)
+
     def note(self, text: str) -> None:
         """What this node lacks, or what a reader should know; it appears in the manifest."""
-        one_line = " ".join(text.split())[:_MAX_NOTE]
+        one_line = " ".join(self.mask(text).split())[:_MAX_NOTE]
         sys.stderr.write(f"note: {one_line}\n")
         sys.stderr.flush()
 

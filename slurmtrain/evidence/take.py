@@ -26,7 +26,9 @@ from slurmtrain.evidence.manifest import (
     scene_dir,
     write_manifest,
 )
+from slurmtrain.evidence.mask_files import mask_folder
 from slurmtrain.evidence.scene import Scene
+from slurmtrain.evidence.secrets import Masker
 
 AT_ONCE = 4  # collectors that do not ask the GPU driver
 _TICK_S = 0.05
@@ -92,6 +94,7 @@ class _Taker:
         self._order = {c.name: number for number, c in enumerate(plan.chosen)}
         self._running: list[Child] = []
         self._takings = list(plan.skipped)
+        self._masker = Masker(scene.environ)
         self._silent_driver = ""  # the collector that the driver did not answer
 
     def run(self) -> NodeScene:
@@ -132,15 +135,17 @@ class _Taker:
     def _end(self, child: Child) -> Taking:
         collector = child.collector
         seconds = round(time.monotonic() - child.started, 2)
+        mask_folder(child.out, self._masker)
         left = tidy(child.out, collector.size_limit)
         truncated = left.truncated or child.too_big or left.size >= collector.size_limit
         status, why = (TAKEN, "") if truncated and not child.timed_out else _judge(child)
         if status == TIMED_OUT and collector.driver:
             self._silent_driver = collector.name
-        notes = child.notes()
+        notes = [self._masker.text(note) for note in child.notes()]
         if child.stuck:
             notes.append("a process of it waits in the kernel and could not be ended")
         child.close()
+        why = self._masker.text(why)
         return Taking(
             collector.name, status, why, seconds, left.size, left.count, left.files, truncated, tuple(notes)
         )  # fmt: skip
