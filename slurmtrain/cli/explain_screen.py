@@ -59,7 +59,7 @@ class Screen:
         yield from self._block("Scene", self._scene(found))
         yield from self._block("Decided", self._decided(found))
         yield from self._block("", [self._budgets(found)] if found.trouble or found.decision else [])
-        yield from self._block("Avoided", [self._avoided(node) for node in found.avoided[:_SHOWN_NODES]])
+        yield from self._block("Avoided", [self._avoided(node, found) for node in found.avoided[:_SHOWN_NODES]])
         yield from self._block("Done", [found.carried_out] if found.carried_out else [])
         yield from self._block("Advice", [found.advice] if found.advice else [])
         yield from self._next(found)
@@ -135,21 +135,26 @@ class Screen:
                 yield " " * _LABEL + "| " + part
 
     def _decided(self, found: Explanation) -> list[str]:
+        from slurmtrain.ops.story import without_sentence
+
         decision = found.decision
         if decision is None:
             return []
         text = decision.action.value.replace("_", " ")
         text += f" (by the {found.decided_by})" if found.decided_by else ""
-        text += f": {decision.reason}" if decision.reason else ""
+        sentence = found.trouble.sentence if found.trouble is not None else ""
+        text += f": {without_sentence(decision.reason, sentence)}" if decision.reason else ""
         details = [f"without {', '.join(decision.exclude)}"] if decision.exclude else []
         details += [f"after {decision.delay_s} s"] if decision.delay_s else []
         details += [f"waits for {decision.waits_for}, `slurmtrain release` lets it start"] if decision.waits_for else []
         details += ["the newest checkpoint is set aside"] if decision.rollback else []
         return [text + (f" [{'; '.join(details)}]" if details else "")]
 
-    def _avoided(self, avoided: Avoided) -> str:
+    def _avoided(self, avoided: Avoided, found: Explanation) -> str:
         until = time.strftime("%d %b %H:%M", time.localtime(avoided.until))
-        return clean(f"{avoided.node} until {until}: {avoided.cause} ({avoided.reason})")
+        sentence = found.trouble.sentence if found.trouble is not None else ""
+        reason = "" if sentence and sentence in avoided.reason else f" ({avoided.reason})"
+        return clean(f"{avoided.node} until {until}: {avoided.cause}{reason}")
 
     def _budgets(self, found: Explanation) -> str:
         shown = []

@@ -19,7 +19,7 @@ from slurmtrain.ops.extract import read_extract
 from slurmtrain.ops.masking import make_masker
 from slurmtrain.ops.page_ranks import find_ranks
 from slurmtrain.ops.places import PAGE
-from slurmtrain.ops.story import say_duration, shorten_story, tone_of
+from slurmtrain.ops.story import say_duration, shorten_story, tone_of, without_sentence
 from slurmtrain.render.chart import draw_shares, draw_timeline
 from slurmtrain.render.page import render_page
 from slurmtrain.resources import bundled
@@ -196,7 +196,7 @@ def _decided(found: Explanation) -> dict[str, Any] | None:
     return {
         "action": decision.action.value.replace("_", " "),
         "by": found.decided_by,
-        "reason": decision.reason,
+        "reason": without_sentence(decision.reason, found.trouble.sentence if found.trouble is not None else ""),
         "exclude": list(decision.exclude)[:50],
         "budgets": budgets,
     }

@@ -57,6 +57,12 @@ def say_duration(seconds: float | None) -> str:
     return f"{whole} s"
 
 
+def without_sentence(reason: str, sentence: str) -> str:
+    """A decision's reason without the diagnosis that it repeats: what is new in it."""
+    rest = reason.removeprefix(sentence) if sentence else reason
+    return rest.lstrip(";,. ") or reason
+
+
 def tell_story(view: RunView, retry: Retry | None) -> list[StoryLine]:
     """All of it, in the journal's order. Never raises for what the journal holds."""
     teller = _Teller(view, retry or Retry())
@@ -100,6 +106,7 @@ class _Teller:
         self._retry = retry
         self._free_since: float | None = None
         self._reasons: list[str] = []
+        self._sentence = ""  # of the newest diagnosis
         self._rungs: Counter[tuple[str, int]] = Counter()
         self._tellers: Mapping[type[ev.Event], Any] = {
             ev.RunCreated: self._created,
@@ -179,17 +186,22 @@ class _Teller:
         rank = f"rank {found['rank']}" if found.get("rank") is not None else ""
         node = str(found["node"]) if found.get("node") else ""
         where = " on ".join(filter(None, [rank, node]))
-        sentence = str(found.get("sentence") or "")
+        self._sentence = sentence = str(found.get("sentence") or "")
+        where = "" if all(part in sentence for part in where.split(" on ")) else where
         text = f"{found.get('cause', 'unknown')}: {sentence}".rstrip(": ")
-        path = str(found.get("file") or "")
+        path = self._below(str(found.get("file") or ""))
         line = found.get("line")
         path += f":{line}" if path and isinstance(line, int) and line > 0 else ""
         yield self._line(event, "cause", f"{text} [{where}]" if where else text, path)
 
+    def _below(self, path: str) -> str:
+        """A file of the run as seen from its directory."""
+        return path.removeprefix(f"{self._view.run.path}/")
+
     def _decided(self, event: ev.Decided) -> Iterator[StoryLine]:
         data = event.decision
         action = str(data.get("action", "?"))
-        reason = str(data.get("reason") or "")
+        reason = without_sentence(str(data.get("reason") or ""), self._sentence)
         extra = [f"without {', '.join(map(str, data['exclude'][:8]))}"] if data.get("exclude") else []
         extra += [f"after {data['delay_s']} s"] if data.get("delay_s") else []
         extra += ["from an older checkpoint"] if data.get("rollback") else []

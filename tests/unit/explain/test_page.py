@@ -101,3 +101,11 @@ def test_a_wait_is_counted_from_the_end_before_it(tmp_path: Path) -> None:
         "job 1 starts on n[1-2] after 1 h 30 min of waiting (free nodes)",
         "job 1 starts on n[3-4] after 30 min of waiting (jobs with a higher priority)",
     ]
+
+
+def test_a_reason_does_not_repeat_the_diagnosis(tmp_path: Path) -> None:
+    from slurmtrain.ops.story import without_sentence
+
+    assert without_sentence("Rank 3 crashed; the same again", "Rank 3 crashed") == "the same again"
+    assert without_sentence("Rank 3 crashed", "Rank 3 crashed") == "Rank 3 crashed"
+    assert without_sentence("because", "") == "because"
