@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from types import FrameType
 
 from slurmtrain.agent.comeback import learn, place_of
+from slurmtrain.agent.companion_scene import ENDED_S
 from slurmtrain.agent.companions import CompanionStep
 from slurmtrain.agent.fence import Fence
 from slurmtrain.agent.gate import Admitted, Settled, TurnedAway, pass_gate
@@ -28,6 +29,7 @@ from slurmtrain.agent.releasing import release_all
 from slurmtrain.agent.resume import choose_checkpoint, roll_back
 from slurmtrain.agent.saving import LOOK_BEFORE_S, SaveWatch
 from slurmtrain.agent.say import say
+from slurmtrain.agent.scenes import Scenes
 from slurmtrain.agent.shipper import ShipperProcess
 from slurmtrain.agent.stages import Outlook, Staged, Stages
 from slurmtrain.agent.stops import StopReason, StopWatch, is_ours, look_patiently
@@ -74,6 +76,7 @@ class AttemptRunner:
         self._companions = CompanionStep(job, attempt, slurm, env)
         self._shipper = ShipperProcess(job, attempt, env)
         outlook = Outlook(self._watch, self._fence, self._wake, self._pause, self._companions.steps)
+        self._scenes = Scenes(job, attempt, self._companions, record, env)
         self._stages = Stages(job, attempt, slurm, record, env, outlook)
 
     def run(self, number: int, left: LaunchEnd | None = None) -> int:
@@ -91,11 +94,15 @@ class AttemptRunner:
                 end = left if left is not None else self._run_launch(number)
                 left = None
                 decision = None if self._fence.closed else judge_launch(self._job, end, self._slurm, self._record)
+                if not self._fence.closed:
+                    self._scenes.after(end, decision)
                 if decision is not None:
                     decision = self._restart_or_leave(decision, end)
+                    self._scenes.wait()
                 if decision is None:
                     # Where slurmd is dead nobody else ends its ranks.
                     kill_launch(end.launch, self._raw_job_id, self._attempt.number)
+                    self._companions.await_end(0.0 if self._fence.closed else ENDED_S)
                     return end.own_code
                 if decision.action is Action.COMPLETE and self._job.run.misses_upload(self._spec):
                     self._job.run.mark_done(self._attempt.number)
@@ -209,6 +216,7 @@ class AttemptRunner:
         say(f"the training has {missing} for {silence.seconds:.0f} s: its ranks' stacks are taken and they are ended")
         launch.silent_s, launch.nothing_new = silence
         launch.cut_log()
+        self._scenes.hung(launch)
         wait_for_stacks(launch, self._companions.ask_for_stacks(launch.folder))
         return self._end(launch, HUNG_GRACE_S) or 1
 
@@ -225,6 +233,7 @@ class AttemptRunner:
         if stop.reason == "user":
             self._record.stop_noticed(self._job)
         self._record.stop_sent(launch.number, stop.reason, stop.deadline, stop.detail)
+        self._scenes.warned(launch, stop)
 
     def _can_continue(self) -> bool:
         """Whether leaving early costs little: there is a checkpoint, or a process that would save one if asked."""

@@ -17,7 +17,6 @@ import contextlib
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,6 +25,7 @@ from typing import Any
 
 from slurmtrain.agent.beats import NodeBeats, remove_old_beats
 from slurmtrain.agent.companion_events import tell
+from slurmtrain.agent.companion_scene import CompanionScenes
 from slurmtrain.agent.fence import Fence
 from slurmtrain.agent.job import JobContext, read_job_context
 from slurmtrain.agent.processes import (
@@ -39,8 +39,10 @@ from slurmtrain.agent.processes import (
     signal_number,
     start_ticks,
 )
+from slurmtrain.agent.scene_words import Listener
 from slurmtrain.agent.stacks import dump_stacks, requested_at
 from slurmtrain.agent.tasks import TaskWatch
+from slurmtrain.agent.wake import Wake
 from slurmtrain.errors import StoreError
 from slurmtrain.store.publish import replace, to_json
 from slurmtrain.store.rundir import AttemptDir
@@ -49,6 +51,7 @@ HEARTBEAT_S = 60.0
 FENCE_S = 15.0
 TASKS_S = 5.0  # between looks at the tasks of the launch on this node
 _TICK_S = 1.0
+_STDIN = 0
 _LINGER_S = 20.0  # after TERM, at most this long for the ranks to be gone
 
 
@@ -66,12 +69,14 @@ class Companion:
         self._fence = Fence(job.run, attempt.number, FENCE_S)
         self._tasks = TaskWatch(self._ranks, TASKS_S)
         self._beats = NodeBeats(self._node)
+        self._words = Listener(_STDIN)
+        self._scenes = CompanionScenes(job, attempt, self._node, self._ranks, batch_host=self._agent.is_here)
         self._asked = False  # by the agent: to stop the training, or for the stacks of its ranks
         self._dumped: set[str] = set()  # launches whose stacks were taken
         self._stop_wanted = False
         self._terminated_at: float | None = None
         self._dismissed = False
-        self._woken = False
+        self._wake = Wake()
 
     def run(self) -> int:
         """Live until the agent ends us, or until Slurm did and the ranks are gone."""
@@ -94,9 +99,12 @@ class Companion:
                 self._beats.remove()
                 return self._end_as_ghost() if self._fence.look_now() else 0
             self._see_to_lost_tasks()
+            self._scenes.hear(self._words.read())
             if self._asked:
                 self._asked = False
                 self._stop_wanted = not self._dump_stacks() or self._stop_wanted
+            if self._terminated_at is not None:
+                self._scenes.on_term()
             if self._stop_wanted:
                 delivered |= self._deliver(delivered)
             if self._terminated_at is not None and self._may_leave(self._terminated_at):
@@ -105,9 +113,7 @@ class Companion:
             if time.monotonic() - beat >= HEARTBEAT_S:
                 beat = time.monotonic()
                 self._report("here")
-            if not self._woken:
-                time.sleep(_TICK_S)
-            self._woken = False
+            self._wake.sleep(_TICK_S, self._words.fileno)
 
     def _dump_stacks(self) -> bool:
         """Whether the agent had asked for the stacks of the running launch; they are then in the log."""
@@ -142,10 +148,12 @@ class Companion:
 
     def _may_leave(self, terminated_at: float) -> bool:
         late = time.monotonic() - terminated_at > _LINGER_S
-        return late or not self._ranks()
+        return late or not (self._ranks() or self._scenes.running)
 
     def _ranks(self) -> list[Process]:
-        return find_launch_processes(self._raw_job_id, self._attempt.number)
+        found = find_launch_processes(self._raw_job_id, self._attempt.number)
+        self._scenes.see(found)
+        return found
 
     def _end_ghosts(self) -> None:
         """A node that was lost and came back may still run ranks of an earlier attempt."""
@@ -153,13 +161,13 @@ class Companion:
         end_processes(ghosts, signal.SIGKILL)
 
     def _on_request(self, _number: int, _frame: FrameType | None) -> None:
-        self._asked = self._woken = True
+        self._asked = True
 
     def _on_dismissal(self, _number: int, _frame: FrameType | None) -> None:
-        self._dismissed = self._woken = True
+        self._dismissed = True
 
     def _on_term(self, _number: int, _frame: FrameType | None) -> None:
-        self._stop_wanted = self._woken = True
+        self._stop_wanted = True
         if self._terminated_at is None:
             self._terminated_at = time.monotonic()
             self._agent.tell()
@@ -201,6 +209,11 @@ class _AgentProcess:
         self._started = start_ticks(self._pid) if self._pid else None
 
     @property
+    def is_here(self) -> bool:
+        """Whether it runs, or ran, on this node."""
+        return self._pid is not None
+
+    @property
     def alive(self) -> bool:
         """False once it is gone; True also where it runs on another node."""
         return self._pid is None or (self._started is not None and start_ticks(self._pid) == self._started)
@@ -215,5 +228,4 @@ def run_companion(run_dir: Path, attempt: int, env: Mapping[str, str]) -> int:
     """Entry point of the step's task."""
     job = read_job_context(run_dir, env)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    sys.stdin.close()
     return Companion(job, job.run.attempt(attempt), env).run()

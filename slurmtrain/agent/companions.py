@@ -12,10 +12,11 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from slurmtrain.agent.companion_events import GONE, LOST, CompanionLog
+from slurmtrain.agent.companion_events import GONE, LOST, SCENE, CompanionLog
 from slurmtrain.agent.job import JobContext, count_nodes
 from slurmtrain.agent.processes import all_listen, find_launch_processes, signal_number
 from slurmtrain.agent.say import say
+from slurmtrain.agent.scene_words import Word, send
 from slurmtrain.agent.stacks import request_stacks
 from slurmtrain.errors import SlurmtrainError, StoreError
 from slurmtrain.slurm.client import SlurmClient
@@ -43,13 +44,15 @@ class CompanionStep:
         self._starts: Counter[str] = Counter()  # by node; "" for all of them
         self._log = CompanionLog(self._log_file)
         self._heard: dict[tuple[str, str], set[str]] = {}  # (event, launch) -> nodes
+        self._scenes: Counter[str] = Counter()  # launch -> answers
+        self._dead: list[str] = []  # nodes whose companion died, to be started again
         self._all_gone_at: dict[str, float] = {}
         self._asked = False
         self._next_look = 0.0
 
     def ensure_running(self) -> None:
         """Start them; again where the step has died, but not for ever."""
-        if self._job.plan.spec.companion and not self._alive and self._starts[""] < _MAX_STARTS:
+        if self._job.plan.spec.companion and not self.alive and self._starts[""] < _MAX_STARTS:
             if self._starts[""]:
                 self._end_step_without_srun()
             self._start()
@@ -59,16 +62,15 @@ class CompanionStep:
         if not self._sruns or time.monotonic() < self._next_look:
             return
         self._next_look = time.monotonic() + _LOOK_S
-        news = self._log.read()
-        for event, launch, node in news.events:
-            self._heard.setdefault((event, launch), set()).add(node)
+        self._listen()
         if self._asked:
             return  # those that come now would not know that the ranks have heard the signal already
-        if not self._alive:
+        if not self.alive:
             self.ensure_running()
         else:
-            for node in news.dead if len(count_nodes(self._env)) == 1 else ():  # else srun wants its component, too
+            for node in self._dead if len(count_nodes(self._env)) == 1 else ():  # else srun wants its component, too
                 self._start(node)
+        self._dead.clear()
 
     def find_unheard_end(self, launch: str) -> str | None:
         """Why srun will never tell how this launch ended, in words; None while all is well."""
@@ -79,6 +81,25 @@ class CompanionStep:
             return None
         since = self._all_gone_at.setdefault(launch, time.monotonic())
         return "no rank is left, and srun does not end" if time.monotonic() - since > _GONE_S else None
+
+    def send(self, word: Word) -> None:
+        """Tell all companions."""
+        for process in self._sruns:
+            send(word, process.stdin)
+
+    def count_scenes(self, launch: str) -> int:
+        """How many nodes have said that they have taken a scene of this launch; each says it for each."""
+        self._listen()
+        return self._scenes[launch]
+
+    def _listen(self) -> None:
+        news = self._log.read()
+        for event, launch, node in news.events:
+            if event == SCENE:
+                self._scenes[launch] += 1
+            else:
+                self._heard.setdefault((event, launch), set()).add(node)
+        self._dead += news.dead
 
     def steps(self) -> set[str]:
         """Slurm's step ids of the companions, as they reported them."""
@@ -93,7 +114,7 @@ class CompanionStep:
     def ask_to_stop(self) -> None:
         """USR2 to srun reaches every companion; they hand the stop signal to the ranks."""
         self._asked = True
-        if self._alive:
+        if self.alive:
             self._signal(signal.SIGUSR2)
         else:
             ask_through_slurm(self._job, self._slurm, self._env)
@@ -101,7 +122,7 @@ class CompanionStep:
     def ask_for_stacks(self, launch_folder: Path | None) -> float:
         """Have all ranks print their stacks at one moment, which is returned (seconds since the epoch)."""
         at = time.time() + STACKS_IN_S
-        if launch_folder is not None and self._alive:
+        if launch_folder is not None and self.alive:
             with contextlib.suppress(StoreError):
                 request_stacks(launch_folder, at)
                 self._signal(signal.SIGUSR2)
@@ -110,13 +131,17 @@ class CompanionStep:
     def end(self) -> None:
         """USR1 dismisses them, so that their step ends well; TERM to srun ends at once those that do not listen."""
         self._signal(signal.SIGUSR1)
-        deadline = time.monotonic() + _DISMISSAL_S
-        while self._alive and time.monotonic() < deadline:
-            time.sleep(0.05)
+        self.await_end(_DISMISSAL_S)
         self._signal(signal.SIGTERM)
 
+    def await_end(self, seconds: float) -> None:
+        """Slurm has told them to end, and they have something left to do: their srun must live as long."""
+        deadline = time.monotonic() + seconds
+        while self.alive and time.monotonic() < deadline:
+            time.sleep(0.05)
+
     @property
-    def _alive(self) -> bool:
+    def alive(self) -> bool:
         return any(process.poll() is None for process in self._sruns)
 
     @property
@@ -145,8 +170,8 @@ class CompanionStep:
         try:
             with self._log_file.open("ab") as log:  # srun talks; the training's log is not its
                 self._sruns.append(
-                    subprocess.Popen(
-                        argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True
+                    subprocess.Popen(  # its input reaches all of them
+                        argv, stdin=subprocess.PIPE, stdout=log, stderr=log, env=env, start_new_session=True
                     )
                 )
         except OSError as exc:

@@ -67,6 +67,7 @@ class LaunchProcess:
     oom_kills_before: int | None = None
     unheard: str = ""  # why nobody will ever hear how it ended, where that is so
     log_cut: int | None = None  # what srun says after we began to end the launch tells nothing about its cause
+    environ: Mapping[str, str] = field(default_factory=dict)  # what its ranks were given, as far as we know
     silent_s: float | None = None  # it was ended because nothing was heard of it for so long
     nothing_new: str = "sign of life"  # or "step": what was missing
     per_node: bool = False  # the ranks of each node write a log of their own
@@ -119,18 +120,19 @@ def start_launch(
     with contextlib.suppress(OSError):
         checkpoint_dir(job.run.path, job.plan.spec.checkpoint).mkdir(mode=0o755, parents=True, exist_ok=True)
     offset, kills = _size(job.log_file), count_oom_kills()
+    environ = launch_environment(job, attempt, number, resume_from, env)
     try:
         process = subprocess.Popen(
             ["/bin/bash", str(job.run.launch_script)],
             stdin=subprocess.DEVNULL,
-            env=launch_environment(job, attempt, number, resume_from, env),
+            env=environ,
             restore_signals=True,
         )
     except OSError as exc:
         raise SlurmtrainError(f"cannot start {job.run.launch_script}: {exc.strerror or exc}") from exc
     return LaunchProcess(
         number, process, job.log_file, offset, time.time(), attempt.launch(number), kills,
-        per_node=has_node_logs(job.plan.spec),
+        environ=environ, per_node=has_node_logs(job.plan.spec),
     )  # fmt: skip
 
 

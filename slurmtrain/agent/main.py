@@ -1,6 +1,6 @@
 """Entry point of ``agent.pyz``: ``attempt RUN_DIR`` in the batch script, ``companion RUN_DIR N`` in the step beside,
-``release SINCE`` in a short step between two launches, ``rescue RUN_DIR`` in the job that Slurm starts when the
-run's own has failed."""
+``release SINCE`` in a short step between two launches, ``scene`` beside either of the first two with a request on its
+input, ``rescue RUN_DIR`` in the job that Slurm starts when the run's own has failed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,11 @@ def main(argv: list[str] | None = None) -> int:
         from slurmtrain.agent.releasing import release_here
 
         return release_here(float(arguments[1]))
-    say("usage: agent.pyz attempt RUN_DIR | companion RUN_DIR ATTEMPT | release SINCE | rescue RUN_DIR")
+    if arguments == ["scene"]:
+        from slurmtrain.agent.scene_process import run_scene
+
+        return run_scene()
+    say("usage: agent.pyz attempt RUN_DIR | companion RUN_DIR ATTEMPT | release SINCE | scene | rescue RUN_DIR")
     return 2
 
 

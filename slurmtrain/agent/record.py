@@ -111,6 +111,20 @@ class Record:
     ) -> None:
         self._write(ev.LaunchNoticed(**self._head(launch), what=what, detail=detail, rank=rank, node=node, over=over))
 
+    def scene_taken(self, launch: int, path: str, ending: str, *, nodes: int, of: int, seconds: float) -> None:
+        detail = "" if nodes >= of else f"{of - nodes} did not answer in {seconds:.0f} s"
+        self._write(
+            ev.SceneTaken(
+                **self._head(launch),
+                path=path,
+                ending=ending,
+                nodes=nodes,
+                of=of,
+                duration_s=round(seconds, 2),
+                detail=detail,
+            )
+        )
+
     def launch_ended(
         self,
         launch: int,

@@ -18,10 +18,11 @@ class Wake:
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
 
-    def sleep(self, seconds: float) -> None:
-        """Sleep, at most this long; a signal that came before or comes meanwhile ends it."""
+    def sleep(self, seconds: float, descriptor: int | None = None) -> None:
+        """Sleep, at most this long; a signal that came before or comes meanwhile ends it, and so does input."""
         with contextlib.suppress(OSError):
-            select.select([self._read], [], [], max(0.0, seconds))
+            inputs = [self._read] if descriptor is None else [self._read, descriptor]
+            select.select(inputs, [], [], max(0.0, seconds))
         with contextlib.suppress(BlockingIOError):
             while os.read(self._read, 4096):
                 pass

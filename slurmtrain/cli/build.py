@@ -15,6 +15,7 @@ from slurmtrain.config.environment import submission_environment
 from slurmtrain.config.resolve import Request, resolve
 from slurmtrain.config.settings import Settings, find_project, load_settings, user_config_dir
 from slurmtrain.errors import UsageError
+from slurmtrain.evidence.choose import choose_collectors
 from slurmtrain.hosts.local import LocalHost
 from slurmtrain.ops.array import PreparedArray, prepare_array
 from slurmtrain.ops.prepare import Extensions, Prepared, build_run_id, prepare
@@ -44,13 +45,14 @@ def build_run(
 
 
 def find_extensions(settings: Settings, cwd: Path, folders: Sequence[Path] = ()) -> tuple[Extensions, list[str]]:
-    """Templates and rules of the whole search order, and notes on plugins that could not be used."""
+    """Templates, rules and collectors of the whole search order, and notes on what could not be used."""
     trusted = settings.trusted()
     places = find_places(os.environ, given=folders, project=find_project(cwd), user=user_config_dir(os.environ))
     plugins = load_plugins(places, trusted)
     templates = [*find_folders(places, "templates", trusted), *plugins.folders("template")]
     rules = [*find_folders(places, "rules", trusted), *plugins.folders("rule")]
-    return Extensions(templates, rules), plugins.notes
+    chosen = choose_collectors(places, trusted)
+    return Extensions(templates, rules, chosen.collectors), [*plugins.notes, *chosen.notes]
 
 
 def find_commands() -> dict[str, click.Command]:

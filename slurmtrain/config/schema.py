@@ -75,6 +75,13 @@ SCHEMA: Group = {
         "step_timeout_s": p.seconds(0, 30 * 86400),
     },
     "logs": {"per_node": p.boolean},
+    "scene": {
+        "enabled": p.boolean,
+        "budget_s": p.seconds(1, 3600),
+        "disable": p.arguments("names of collectors as a list, like [40-nvidia-smi]"),
+        "keep_first": p.integer(0, 10_000),
+        "keep_last": p.integer(1, 10_000),
+    },
     "retry": {
         "in_place": p.integer(0, 10_000),
         "requeues": p.integer(0, 10_000),

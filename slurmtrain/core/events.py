@@ -144,6 +144,19 @@ class LaunchNoticed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SceneTaken(Event):
+    """What the nodes knew about a launch was kept. Where nobody could write this down any more, one may lie, too."""
+
+    kind: ClassVar[str] = "scene_taken"
+    path: str  # relative to the run directory
+    ending: str  # failed, hung, warned, ended, after
+    nodes: int  # that have taken it
+    of: int
+    duration_s: float = 0.0
+    detail: str = ""  # what is missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchEnded(Event):
     """The training processes are gone."""
 
@@ -257,6 +270,7 @@ KINDS: Mapping[str, type[Event]] = {
         StopSent,
         NodeNoticed,
         LaunchNoticed,
+        SceneTaken,
         LaunchEnded,
         Diagnosed,
         Decided,

@@ -31,6 +31,7 @@ class Launch:
     started: ev.LaunchStarted | None = None
     stop: ev.StopSent | None = None
     noticed: tuple[ev.LaunchNoticed, ...] = ()  # what still holds
+    scene: ev.SceneTaken | None = None  # the newest one
     ended: ev.LaunchEnded | None = None
     diagnosis: Mapping[str, Any] | None = None
     decision: Decision | None = None
@@ -197,6 +198,10 @@ def _launch_noticed(run: Run, event: ev.LaunchNoticed) -> Run:
     return _with_launch(run, event, noticed=tuple(others if event.over else [*others, event]))
 
 
+def _scene_taken(run: Run, event: ev.SceneTaken) -> Run:
+    return _with_launch(run, event, scene=event)
+
+
 def _launch_ended(run: Run, event: ev.LaunchEnded) -> Run:
     return _with_launch(run, event, ended=event)
 
@@ -257,6 +262,7 @@ _STEPS: Mapping[type[ev.Event], Callable[[Run, Any], Run]] = {
     ev.LaunchStarted: _launch_started,
     ev.StopSent: _stop_sent,
     ev.LaunchNoticed: _launch_noticed,
+    ev.SceneTaken: _scene_taken,
     ev.LaunchEnded: _launch_ended,
     ev.Diagnosed: _diagnosed,
     ev.Decided: _decided,

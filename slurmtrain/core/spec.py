@@ -108,6 +108,17 @@ class Logs:
 
 
 @dataclass(frozen=True, slots=True)
+class SceneOptions:
+    """What is kept of a failure (``evidence``)."""
+
+    enabled: bool = True
+    budget_s: int = 30  # for all collectors of a node; no next launch waits longer for them
+    disable: tuple[str, ...] = ()  # names of collectors
+    keep_first: int = 2  # so many launches of a run, from its first one on, keep all of theirs
+    keep_last: int = 5  # and the newest ones; of those between only the manifests stay
+
+
+@dataclass(frozen=True, slots=True)
 class Retry:
     """Ceilings of the ladder. 0 switches a rung off."""
 
@@ -176,6 +187,7 @@ class Spec:
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     hang: Hang = field(default_factory=Hang)
     logs: Logs = field(default_factory=Logs)
+    scene: SceneOptions = field(default_factory=SceneOptions)
     retry: Retry = field(default_factory=Retry)
     stage_in: StageIn = field(default_factory=StageIn)
     stage_out: StageOut = field(default_factory=StageOut)

@@ -6,7 +6,7 @@ a project that the user does not trust. Each of them is named.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,7 @@ class Chosen:
     notes: tuple[str, ...] = ()
 
 
-def choose_collectors(places: Iterable[Place], trusted: Sequence[Path] = (), disabled: Collection[str] = ()) -> Chosen:
+def choose_collectors(places: Iterable[Place], trusted: Sequence[Path] = ()) -> Chosen:
     """Never raises for a collector that cannot be used."""
     found: dict[str, Collector] = {}
     notes: list[str] = []
@@ -38,9 +38,7 @@ def choose_collectors(places: Iterable[Place], trusted: Sequence[Path] = (), dis
             notes.append(f"{exc}; it is left out")
             continue
         found.setdefault(collector.name, collector)
-    unknown = sorted(set(disabled) - set(found))
-    notes += [f"scene.disable names {name!r}, but there is no collector of that name" for name in unknown]
-    chosen = sorted((c for name, c in found.items() if name not in disabled), key=lambda c: c.name)
+    chosen = sorted(found.values(), key=lambda c: c.name)
     if len(chosen) > MAX_COLLECTORS:
         notes.append(f"there are {len(chosen)} collectors; the first {MAX_COLLECTORS} are used")
     return Chosen(tuple(chosen[:MAX_COLLECTORS]), tuple(notes))

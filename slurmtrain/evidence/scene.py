@@ -104,7 +104,9 @@ class Scene:
 def scene_from_dict(data: Mapping[str, Any], out: Path) -> Scene:
     """Inverse of ``to_dict`` for another folder. Raises ``KeyError``, ``TypeError``, ``ValueError``."""
     known: dict[str, Any] = {f.name: data[f.name] for f in dataclasses.fields(Scene) if f.name in data}
-    paths = {name: Path(known[name]) for name in ("run_dir", "work_dir", "checkpoint_dir") if name in known}
+    paths: dict[str, Any] = {
+        name: Path(known[name]) for name in ("run_dir", "work_dir", "checkpoint_dir") if name in known
+    }
     log_file = Path(known["log_file"]) if known.get("log_file") else None
     ranks = tuple(Rank(int(row["pid"]), int(row["rank"])) for row in known.get("ranks", ()))
     return Scene(**{**known, **paths, "out": out, "log_file": log_file, "ranks": ranks})

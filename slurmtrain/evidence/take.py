@@ -7,7 +7,7 @@ import dataclasses
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,23 +45,25 @@ class Plan:
     skipped: tuple[Taking, ...]
 
 
-def plan_scene(collectors: Sequence[Collector], scene: Scene) -> Plan:
+def plan_scene(collectors: Sequence[Collector], scene: Scene, disabled: Collection[str] = ()) -> Plan:
     """In the order of their names, those that ask the GPU driver last."""
     place = {WATCHER} if scene.ending == AFTER else {NODE, *({BATCH_HOST} if scene.batch_host else ())}
-    here = [c for c in collectors if place & set(c.where) and scene.ending in c.endings]
+    here = [c for c in collectors if place & set(c.where) and scene.ending in c.endings and c.name not in disabled]
     gone = scene.cause in DRIVER_GONE
     skipped = [Taking(c.name, SKIPPED, f"not asked after {scene.cause}") for c in here if c.driver and gone]
     chosen = [c for c in here if not (c.driver and gone)]
     return Plan(tuple(sorted(chosen, key=lambda c: c.driver)), tuple(skipped))
 
 
-def take_scene(collectors: Sequence[Collector], scene: Scene, budget_s: float) -> NodeScene:
+def take_scene(
+    collectors: Sequence[Collector], scene: Scene, budget_s: float, disabled: Collection[str] = ()
+) -> NodeScene:
     """Take it; ``scene.out`` is not used. Raises ``StoreError`` where nothing can be written.
 
     It never follows what others may have put there: the node's folder is made new, and only its owner may enter it.
     """
     folder = make_folder(scene)
-    taker = _Taker(plan_scene(collectors, scene), scene, folder, budget_s)
+    taker = _Taker(plan_scene(collectors, scene, disabled), scene, folder, budget_s)
     return taker.run()
 
 

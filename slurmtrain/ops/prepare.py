@@ -24,6 +24,9 @@ from slurmtrain.config.specfile import dump_spec
 from slurmtrain.core.array import ArrayTask
 from slurmtrain.core.spec import Spec, spec_to_dict
 from slurmtrain.errors import SpecError, StoreError
+from slurmtrain.evidence.choose import choose_collectors
+from slurmtrain.evidence.collector import Collector
+from slurmtrain.evidence.frozen import COLLECTORS, freeze_collectors
 from slurmtrain.ops.shipping.start import find_program
 from slurmtrain.plugins.rulepacks import load_rules
 from slurmtrain.render.agent_zip import build_agent_zip
@@ -44,6 +47,7 @@ class Extensions:
 
     templates: Sequence[Path] = ()
     rules: Sequence[Path] = ()
+    collectors: Sequence[Collector] | None = None  # all there are; None: the bundled ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,9 @@ def prepare(
     for name, script in prepared.scripts.stages.items():
         check_bash(script, name, resolved.spec)
     check_bash(prepared.scripts.batch, "job.sbatch", resolved.spec)
-    return dataclasses.replace(prepared, notes=(*resolved.notes, *python_note))
+    return dataclasses.replace(
+        prepared, notes=(*resolved.notes, *python_note, *unknown_collectors(resolved.spec, extensions))
+    )
 
 
 def render_run(
@@ -149,10 +155,23 @@ def build_own_files(prepared: Prepared) -> dict[str, tuple[bytes, int]]:
 
 def build_frozen_files(extensions: Extensions) -> dict[str, tuple[bytes, int]]:
     """The program and the rules that the run keeps, whatever is installed later."""
+    collectors = _collectors(extensions)
     return {
         "rules.json": (load_rules(extensions.rules).to_json().encode(), 0o644),
-        "agent.pyz": (build_agent_zip(), 0o755),
+        COLLECTORS: (freeze_collectors(collectors), 0o600),
+        "agent.pyz": (build_agent_zip(sources=[c.source for c in collectors if c.python]), 0o755),
     }
+
+
+def _collectors(extensions: Extensions) -> Sequence[Collector]:
+    return choose_collectors([]).collectors if extensions.collectors is None else extensions.collectors
+
+
+def unknown_collectors(spec: Spec, extensions: Extensions) -> tuple[str, ...]:
+    """A note for each name that ``scene.disable`` holds and no collector has."""
+    known = {collector.name for collector in _collectors(extensions)} if spec.scene.disable else set()
+    unknown = [name for name in spec.scene.disable if name not in known]
+    return tuple(f"scene.disable names {name!r}, but no collector has that name" for name in unknown)
 
 
 def submitter() -> dict[str, Any]:

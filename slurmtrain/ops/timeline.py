@@ -252,6 +252,7 @@ _WORDS: Mapping[type[ev.Event], Callable[[Any], str]] = {
     ev.StopSent: lambda e: f"asked to save and leave: {e.reason}" + (f" ({e.detail})" if e.detail else ""),
     ev.NodeNoticed: lambda e: e.detail,
     ev.LaunchNoticed: lambda e: e.detail,
+    ev.SceneTaken: lambda e: _with_reason(f"the scene was kept of {e.nodes} of {e.of} nodes in {e.path}", e.detail),
     ev.LaunchEnded: _launch_ended,
     ev.Diagnosed: _diagnosed,
     ev.Decided: _decided,

@@ -13,7 +13,7 @@ import io
 import marshal
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from slurmtrain.errors import SlurmtrainError
@@ -33,13 +33,16 @@ sys.exit(main())
 """
 
 
-def build_agent_zip(entry: str = ENTRY) -> bytes:
-    """The zipapp. Raises ``SlurmtrainError`` where the agent reaches for anything but the standard library."""
-    sources = find_agent_modules(entry)
+def build_agent_zip(entry: str = ENTRY, sources: Sequence[str] = ()) -> bytes:
+    """The zipapp. Raises ``SlurmtrainError`` where the agent reaches for anything but the standard library.
+
+    ``sources`` are other Python files that it runs: what they import of ours is in it, too.
+    """
+    modules = find_agent_modules(entry, sources)
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         _add(archive, "__main__.py", _MAIN.encode())
-        for path, source in sorted(sources.items()):
+        for path, source in sorted(modules.items()):
             _add(archive, path, source)
             _add(archive, f"{path}c", _bytecode(path, source))
     return stream.getvalue()
@@ -51,11 +54,12 @@ def _bytecode(path: str, source: bytes) -> bytes:
     return importlib.util.MAGIC_NUMBER + b"\x01\0\0\0" + importlib.util.source_hash(source) + marshal.dumps(code)
 
 
-def find_agent_modules(entry: str = ENTRY) -> dict[str, bytes]:
-    """Path in the archive → source of every module of ours that ``entry`` imports, directly or not."""
+def find_agent_modules(entry: str = ENTRY, sources: Sequence[str] = ()) -> dict[str, bytes]:
+    """Path in the archive → source of every module of ours that ``entry`` or ``sources`` import, directly or not."""
     root = Path(__file__).resolve().parent.parent.parent
     found: dict[str, bytes] = {}
-    waiting = [entry]
+    used = (name for source in sources for name in _imports(source.encode(), "", is_package=False))
+    waiting = [entry, *(name for name in used if name.partition(".")[0] == _PACKAGE)]
     while waiting:
         name = waiting.pop()
         path = _find_source(root, name)

@@ -84,7 +84,7 @@ def test_the_first_of_a_name_wins_and_refused_ones_are_named(tmp_path: Path) -> 
     (user / "collectors" / "06-open.py").chmod(0o666)
     (user / "collectors" / "07-broken.sh").write_text("no shebang")
     (project / "collectors" / "08-p.py").write_text(mine)
-    chosen = choose_collectors([Place("project", project), Place("user", user)], disabled=["nothing"])
+    chosen = choose_collectors([Place("project", project), Place("user", user)])
     by_name = {c.name: c for c in chosen.collectors}
     assert by_name["05-processes"].source == mine
     assert not {"06-open", "07-broken", "08-p"} & set(by_name)
@@ -92,10 +92,8 @@ def test_the_first_of_a_name_wins_and_refused_ones_are_named(tmp_path: Path) -> 
     assert "06-open.py is not used: everybody may change" in text
     assert "07-broken.sh: it is no Python file" in text
     assert f"{project / 'collectors'} holds code that is not run" in text
-    assert "scene.disable names 'nothing'" in text
-    trusting = choose_collectors([Place("project", project)], trusted=[tmp_path], disabled=["05-processes"])
-    assert {"08-p"} <= {c.name for c in trusting.collectors}
-    assert "05-processes" not in {c.name for c in trusting.collectors}
+    trusting = choose_collectors([Place("project", project)], trusted=[tmp_path])
+    assert {"05-processes", "08-p"} <= {c.name for c in trusting.collectors}
 
 
 def test_causes_after_which_the_driver_is_not_asked_exist() -> None:

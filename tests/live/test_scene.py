@@ -1,0 +1,68 @@
+"""The scene of a failure on a real Slurm: what is kept on which node, and that nobody waits for it too long."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cluster import Cluster
+from runs import submit
+from scenes import (
+    ALL,
+    QUICK,
+    assert_private,
+    by_name,
+    facts_of,
+    journal,
+    manifests,
+    place,
+    program,
+    scene_folder,
+    wait_complete,
+)
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.native_only]
+
+FAILS_ONCE = """
+import os, sys, time
+print("step 1 of launch", os.environ["SLURMTRAIN_LAUNCH"], flush=True)
+time.sleep(1)
+if os.environ["RANK"] == "1" and os.environ["SLURMTRAIN_LAUNCH"] == "0":
+    sys.exit(7)
+time.sleep(1)
+"""
+
+
+@pytest.mark.nodes(2)
+def test_a_failed_launch_is_kept_on_all_nodes_and_the_next_one_does_not_wait_for_a_stubborn_collector(
+    cluster: Cluster, store: Path
+) -> None:
+    env = {**place(store, ALL), "MARK": "of the launch"}
+    run = submit(cluster, store, program(store, FAILS_ONCE), env=env, retry={"delay_s": 0}, scene={"budget_s": 25})
+    run.wait_state("Completed", timeout_s=240)
+    nodes = cluster.expand(run.cluster.sacct(run.job_id, fields=("NodeList",))[0]["NodeList"])
+    found = manifests(run)
+    assert sorted(found) == sorted(nodes)
+    assert_private(scene_folder(run), int(cluster.facts["user"]["uid"]))
+    for node, manifest in found.items():
+        rows = by_name(manifest)
+        assert (manifest["ending"], manifest["complete"], manifest["node"]) == ("failed", True, node)
+        assert rows["10-facts"]["notes"] == [f"told by {node}"]
+        assert (rows["20-stubborn"]["status"], rows["20-stubborn"]["size"]) == ("timed_out", 6)
+        assert (rows["30-flood"]["size"], rows["30-flood"]["truncated"]) == (20000, True)
+        assert "40-outside" not in rows
+        facts = facts_of(run, node)
+        assert (facts["job_id"], facts["attempt"], facts["launch"]) == (str(run.job_id), 0, 0)
+        assert facts["environ"]["MARK"] == "of the launch"
+        assert facts["environ"]["SLURMTRAIN_LAUNCH_KEY"] == "0.0"
+        log = Path(facts["log_file"]).read_bytes()[facts["log_offset"] :].decode()
+        assert log.partition("step 1")[2].startswith(" of launch 0")
+        assert manifest["seconds"] < 30
+    assert not manifests(run, launch=1), "a launch that ends well has none"
+    assert [p for p in cluster.processes() if "stubborn" in " ".join(p.argv)] == []
+    ended = next(row for row in journal(run) if row["kind"] == "launch_ended")
+    begun = [row for row in journal(run) if row["kind"] == "launch_started"][1]
+    assert begun["at"] - ended["at"] < 25 + 20, "the budget, judging and giving back"
+    (taken,) = [row for row in journal(run) if row["kind"] == "scene_taken"]
+    assert (taken["nodes"], taken["of"], taken["ending"]) == (2, 2, "failed")
+    assert (run.path / taken["path"]).is_dir()
