@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -55,8 +55,8 @@ class Remote(Protocol):
     def delete(self, key: str) -> None:
         """Remove an object; one that is not there is fine."""
 
-    def sweep(self, prefix: str, keep: Collection[str] = ()) -> int:
-        """Remove what uploads that were cut left below ``prefix/``, but not those of the keys to ``keep``; how many."""
+    def sweep(self, prefix: str) -> int:
+        """Remove what uploads that were cut left below ``prefix/``; how many."""
 
 
 def part_bytes(size: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from slurmtrain.errors import SlurmtrainError
@@ -64,7 +64,7 @@ class PlainRemote:
 
         self._patiently(remove)
 
-    def sweep(self, prefix: str, keep: Collection[str] = ()) -> int:
+    def sweep(self, prefix: str) -> int:
         stale = [key for key in self._find(prefix) if key.endswith(_TEMPORARY)]
         for key in stale:
             self.delete(key)

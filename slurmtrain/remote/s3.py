@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
+from slurmtrain.errors import RemoteBusyError, RemoteError, SlurmtrainError
 from slurmtrain.remote.faults import explain, find_code
 from slurmtrain.remote.model import Body, Written
 from slurmtrain.remote.pace import Pace
@@ -83,9 +84,13 @@ class S3Remote:
     def delete(self, key: str) -> None:
         self._call("delete_object", Key=self._root + key)
 
-    def sweep(self, prefix: str, keep: Collection[str] = ()) -> int:
-        found = self._uploads(f"{self._root}{prefix}/")
-        stale = [upload for upload in found if upload["Key"][len(self._root) :] not in keep]
+    def sweep(self, prefix: str) -> int:
+        try:
+            stale = self._uploads(f"{self._root}{prefix}/")
+        except RemoteBusyError:
+            raise
+        except RemoteError:  # whoever may put objects may not always list uploads
+            return 0
         for upload in stale:
             self._abort(upload["Key"], upload["UploadId"])
         return len(stale)
@@ -94,6 +99,19 @@ class S3Remote:
         """Go on with the upload that an earlier process of ours began: parts that are there are not sent again."""
         name = self._root + key
         upload = self._find_upload(name) or self._call("create_multipart_upload", Key=name, **_kind(body))["UploadId"]
+        try:
+            parts, written = self._send_parts(name, upload, chunks)
+        except SlurmtrainError as exc:
+            if not isinstance(exc, RemoteError):  # the source is gone
+                self._abort(name, upload)
+            raise
+        if not body.is_same():
+            self._abort(name, upload)
+            return None
+        self._call("complete_multipart_upload", Key=name, UploadId=upload, MultipartUpload={"Parts": parts})
+        return written
+
+    def _send_parts(self, name: str, upload: str, chunks: Iterator[bytes]) -> tuple[list[dict[str, Any]], Written]:
         there = self._parts(name, upload)
         sent: list[dict[str, Any]] = []
         digest, size = hashlib.sha256(), 0
@@ -104,11 +122,7 @@ class S3Remote:
             sent.append({"PartNumber": number, "ETag": etag})
             digest.update(chunk)
             size += len(chunk)
-        if not body.is_same():
-            self._abort(name, upload)
-            return None
-        self._call("complete_multipart_upload", Key=name, UploadId=upload, MultipartUpload={"Parts": sent})
-        return Written(size, digest.hexdigest())
+        return sent, Written(size, digest.hexdigest())
 
     def _send_part(self, name: str, upload: str, number: int, chunk: bytes) -> str:
         def send() -> str:

@@ -63,8 +63,12 @@ def test_the_log_is_there_while_it_trains_and_its_last_lines_when_it_ends(
     local, remote = log_of(run)
     wait_for_object(bucket, remote)
     run.wait_slurm("RUNNING")
+    run.wait_step(20)
     there = bucket.contents()[remote]
     assert masked(local).startswith(there)
+    progress = run.status()["progress"]
+    assert progress["target_step"] == 300
+    assert 0 < progress["step"] <= 300
     run.wait_state("Completed", timeout_s=300)
     run.wait_slurm("COMPLETED")
     assert cluster.processes(run.job_id) == [], "nothing of the job is left behind"

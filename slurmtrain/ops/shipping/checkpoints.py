@@ -96,6 +96,7 @@ class CheckpointShipment:
         key = f"{CHECKPOINTS}/{name}{WHOLE}"
         self._remote.write(f"{self._run.run_id}/{key}", Body(lambda: iter([data])))
         there[key] = len(data)
+        self._remote.sweep(f"{self._run.run_id}/{CHECKPOINTS}")  # of those that were deleted before they were sent
         return True
 
     def _remove_others(self, kept: set[str], there: dict[str, int], ledger: Ledger, report: Report) -> None:

@@ -78,7 +78,6 @@ class Shipment:
         items = find_items(self._run.path, self._subject.ship)
         if self._there is None or final:
             self._there = self._list()
-            self._remote.sweep(self._run.run_id, set() if final else {self._name(item.key) for item in items})
         try:
             for item in items:
                 self._may_go_on()
@@ -86,6 +85,8 @@ class Shipment:
             if "checkpoints" in self._subject.ship.what:
                 self._checkpoints.send(self._there, self._ledger, report)
             report.complete = final and not report.late
+            if report.complete:
+                self._remote.sweep(self._run.run_id)
             self._forget_gone(items)
             if report.sent or report.deleted or report.complete or MANIFEST not in self._there:
                 self._send_manifest(report, state)
