@@ -84,9 +84,14 @@ def _clean(row: RunStatus, *cells: str) -> Line:
 
 
 def _why(row: RunStatus) -> str:
+    reason = row.reason
     if row.cause and row.cause not in {*row.reason.split(), "user_cancelled"}:
-        return f"{row.cause}: {row.reason}" if row.reason else row.cause
-    return row.reason
+        reason = f"{row.cause}: {row.reason}" if row.reason else row.cause
+    if row.pace is None:
+        return reason
+    from slurmtrain.ops.pace import describe_pace
+
+    return "; ".join(filter(None, (describe_pace(row.pace, time.time()), reason)))
 
 
 def _nodes(nodes: tuple[str, ...]) -> str:

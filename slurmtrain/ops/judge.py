@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from slurmtrain.checkpoints.find import find_newest
 from slurmtrain.core.decision import Decision
 from slurmtrain.core.diagnose import diagnose
 from slurmtrain.core.diagnosis.model import Diagnosis
@@ -17,11 +18,12 @@ from slurmtrain.core.policy import Ending, decide
 from slurmtrain.core.rules import RuleSet
 from slurmtrain.core.run import Run
 from slurmtrain.core.spec import Spec
-from slurmtrain.errors import StoreError
+from slurmtrain.errors import NotFoundError, StoreError
 from slurmtrain.logs.deadline import DeadlineError, deadline
 from slurmtrain.logs.error_files import scan_error_files
+from slurmtrain.logs.pace import Begin, read_pace
 from slurmtrain.logs.scan import scan_file, scan_part
-from slurmtrain.store.rundir import RunDir, find_node_logs
+from slurmtrain.store.rundir import HEARTBEAT, RunDir, find_node_logs
 
 SCAN_TIME_S = 10.0  # nodes wait for this while the agent decides: about 1 GB of a common log
 TAIL_TIME_S = 5.0
@@ -68,11 +70,23 @@ def diagnose_log(run: RunDir, facts: Facts, log: LogRange | None) -> Diagnosis:
         return diagnose(facts, [])
     if log is None:
         return diagnose(facts, [], rules)
+    facts = _with_target(run, facts, log)
     try:
         with deadline(SCAN_TIME_S):
             return diagnose(facts, [*_error_files(rules, log), *_scan_all(rules, log)], rules)
     except DeadlineError:
         return _from_the_end(rules, facts, log)
+
+
+def _with_target(run: RunDir, facts: Facts, log: LogRange) -> Facts:
+    """With the step that the training wants to reach, if it tells one, and how far its newest checkpoint is."""
+    told = read_pace((log.folder or run.path) / HEARTBEAT, log.path, Begin(log.start), log.end)
+    if facts.target_step is not None or told.target is None:
+        return facts
+    with contextlib.suppress(NotFoundError, StoreError):
+        newest = find_newest(run.path, run.read_plan().spec.checkpoint)
+        return replace(facts, target_step=told.target, newest_checkpoint_step=newest.step if newest else None)
+    return facts
 
 
 def _scan_all(rules: RuleSet, log: LogRange) -> list[Findings]:

@@ -18,7 +18,9 @@ from slurmtrain.core.run import Attempt, Run, advance
 from slurmtrain.core.vocabulary import Stage, normal_stage, words_for
 from slurmtrain.core.waiting import Waiting, explain_waiting
 from slurmtrain.errors import SlurmtrainError
+from slurmtrain.logs.pace import Told
 from slurmtrain.ops.observe import build_job_seen
+from slurmtrain.ops.pace import pace_to_dict, read_run_pace
 from slurmtrain.ops.timeline import (
     RunView,
     as_time,
@@ -59,6 +61,7 @@ class RunStatus:
     started_at: float | None = None
     ended_at: float | None = None
     damage: tuple[str, ...] = ()
+    pace: Told | None = None  # how far a running training is
 
     def to_dict(self) -> dict[str, Any]:
         """The machine-readable shape, kept stable (docs/commands.md). Times are ISO 8601 in UTC."""
@@ -77,6 +80,7 @@ class RunStatus:
             "submitted_at": iso_time(self.submitted_at),
             "started_at": iso_time(self.started_at),
             "ended_at": iso_time(self.ended_at),
+            "progress": pace_to_dict(self.pace) if self.pace is not None else None,
             "vocabulary": words_for(self.state, self.stage).to_dict(),
         }
 
@@ -168,6 +172,7 @@ def build_status(view: RunView, sight: Sight, now: float) -> RunStatus:
         started_at=entered(view, RunState.STARTING, RunState.RUNNING),
         ended_at=ended_at(view),
         damage=view.damage,
+        pace=read_run_pace(view.run, state) if state.state is RunState.RUNNING else None,
     )
 
 

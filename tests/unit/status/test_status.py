@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from pathlib import Path
@@ -12,13 +13,14 @@ from made_runs import T0, MadeRun, Slurm, make_run
 from slurmtrain.core.decision import Action, RunState
 from slurmtrain.core.jobid import parse_job_id
 from slurmtrain.core.vocabulary import Stage
+from slurmtrain.ops.pace import describe_pace
 from slurmtrain.ops.status import RunStatus, read_status
 from slurmtrain.store.publish import to_json
 from slurmtrain.testing import FaultKind
 
 KEYS = [
     "run_id", "name", "state", "stage", "job_id", "attempt", "launch", "nodes", "reason", "cause", "decision",
-    "submitted_at", "started_at", "ended_at", "vocabulary",
+    "submitted_at", "started_at", "ended_at", "progress", "vocabulary",
 ]  # fmt: skip
 
 
@@ -159,3 +161,27 @@ def test_a_thousand_runs_in_seconds(tmp_path: Path) -> None:
     report = read_status([run.dir for run in runs], slurm, T0)
     assert len(report.rows) == 1000
     assert time.monotonic() - begun < 10
+
+
+def test_a_running_training_tells_how_far_it_is(tmp_path: Path) -> None:
+    slurm, run = Slurm(), make_run(tmp_path)
+    attempt = run.attempt(run.submitted(slurm))
+    log = run.dir.log_file("1")
+    log.write_text("an earlier launch: step 900/1000 loss 9.9\n")
+    run.launch(attempt, log="logs/train-1.log", at=T0, offset=log.stat().st_size)
+    assert _status(run, slurm).to_dict()["progress"] is None
+    with log.open("a") as stream:
+        stream.write("0: step 250/1000 loss 0.03125 epoch 2\n")
+    os.utime(log, (T0 + 100, T0 + 100))
+    row = _status(run, slurm)
+    assert row.to_dict()["progress"] == {
+        "step": 250, "target_step": 1000, "epoch": 2.0, "loss": 0.03125, "samples_per_s": None, "steps_per_s": 2.5,
+        "told_at": T0 + 100, "expected_end": T0 + 400,
+    }  # fmt: skip
+    assert row.pace is not None
+    end = time.strftime("%H:%M", time.localtime(T0 + 400))
+    assert (
+        describe_pace(row.pace, T0 + 100) == f"step 250 of 1000, epoch 2, loss 0.03125, 2.5 steps/s, ends about {end}"
+    )
+    run.decided(0, Action.STOP, RunState.FAILED, cause="cuda_oom", reason="no retry can cure this")
+    assert _status(run, slurm).to_dict()["progress"] is None

@@ -1,0 +1,110 @@
+"""Step, epoch, loss and speed from a heartbeat and from what frameworks print; and when it should end."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurmtrain.logs.pace import Begin, Told, parse_told, read_pace
+
+TQDM = " 24%|██▍       | 120/500 [00:10<05:00,  1.20it/s, loss=0.123]"
+MEGATRON = (
+    " iteration      120/    500 | consumed samples:        30720 | elapsed time per iteration (ms): 2000.0 | "
+    "learning rate: 1.500E-04 | global batch size:   256 | lm loss: 6.312E+00 | loss scale: 1.0 |"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "known"),
+    [
+        (TQDM, {"step": 120, "target": 500, "loss": 0.123, "steps_per_s": 1.2}),
+        (" 24%|██▍ | 120/500 [00:10<05:00,  2.50s/it]", {"step": 120, "target": 500, "steps_per_s": 0.4}),
+        (
+            "Epoch 1:  50%|█████ | 50/100 [00:01<00:01, 49.20it/s, v_num=0, train_loss=0.500]",
+            {"epoch": 1.0, "loss": 0.5},
+        ),
+        ("{'loss': 0.5312, 'learning_rate': 5e-05, 'epoch': 1.25}", {"loss": 0.5312, "epoch": 1.25}),
+        (MEGATRON, {"step": 120, "target": 500, "loss": 6.312, "samples_per_s": 128.0, "steps_per_s": 0.5}),
+        (
+            '{"step": 120, "loss": 0.1, "epoch": 1, "samples_per_second": 12.3, "max_steps": 500}',
+            {"step": 120, "target": 500, "loss": 0.1, "epoch": 1.0, "samples_per_s": 12.3},
+        ),
+        ("120/500 [=====>........] - ETA: 3s - loss: 0.5012 - accuracy: 0.8", {"loss": 0.5012}),
+        (
+            "Epoch 3 | step 120 of 500 | loss 2.5 | 812.3 samples/s",
+            {"step": 120, "target": 500, "epoch": 3.0, "loss": 2.5, "samples_per_s": 812.3},
+        ),
+        ("step 7 loss nan", {"step": 7}),
+        ("downloading 3/4 files", {}),
+        ("RuntimeError: step 3/5 failed with loss 2", {}),
+        ('{"step": true, "loss": "high", "epoch": null, "max_steps": 1e300}', {}),
+    ],
+)
+def test_lines_of_frameworks(line: str, known: dict[str, Any]) -> None:
+    assert parse_told(line) == Told(**known)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "train-1.log"
+
+
+def read(log: Path, begin: Begin | None = None) -> Told:
+    return read_pace(log.parent / "heartbeat", log, begin or Begin())
+
+
+def test_the_newest_of_each_kind_behind_srun_labels_and_carriage_returns(log: Path) -> None:
+    log.write_text(
+        "slurmtrain: === attempt 0 launch 0 ===\n0: {'loss': 0.9, 'epoch': 1.0}\n"
+        "1:  2%|▏ | 10/500 [00:10<05:00,  2.00it/s]\r 24%|██▍ | 120/500 [01:00<05:00,  2.00it/s]\n0: some words\n"
+    )
+    told = read(log)
+    assert (told.step, told.target, told.loss, told.epoch) == (120, 500, 0.9, 1.0)
+    assert told.at is not None
+    assert told.expected_end == pytest.approx(told.at + 190)
+
+
+def test_a_launch_before_is_not_read(log: Path) -> None:
+    log.write_text("step 400/500 loss 0.1\n")
+    start = log.stat().st_size
+    with log.open("a") as stream:
+        stream.write("step 20/500 loss 0.9\n")
+    assert read(log, Begin(start)).step == 20
+
+
+def test_a_counter_that_begins_anew_counts_an_epoch_and_no_end_is_expected(log: Path) -> None:
+    log.write_text("".join(f"step {n}/100 loss 0.5 3.0it/s\n" for n in (60, 80, 100, 20, 40)))
+    told = read(log)
+    assert (told.step, told.target, told.expected_end, told.loss) == (None, None, None, 0.5)
+
+
+def test_without_a_speed_the_mean_since_the_launch_counts(log: Path) -> None:
+    log.write_text("step 300/500 loss 0.5\n")
+    now = time.time()
+    os.utime(log, (now, now))
+    told = read(log, Begin(0, 100, now - 100))
+    assert told.steps_per_s == pytest.approx(2.0, abs=0.01)
+    assert told.expected_end == pytest.approx(now + 100, abs=2)
+
+
+def test_the_heartbeat_comes_first_and_the_log_adds_what_it_lacks(log: Path) -> None:
+    log.write_text("step 100/500 loss 0.5 12.5 samples/s\n")
+    beat = {"at": 1000.0, "loss": 0.25, "total_steps": 200}
+    (log.parent / "heartbeat").write_text(f"150 {json.dumps(beat)}\n")
+    told = read(log, Begin(0, 100, 950.0))
+    assert told == Told(150, 200, None, 0.25, 12.5, 1.0, 1000.0)
+    assert told.expected_end == 1050.0
+
+
+def test_what_cannot_be_read_tells_nothing(log: Path) -> None:
+    os.mkfifo(log.parent / "heartbeat")
+    os.mkfifo(log)
+    assert read(log) == Told()
+    (log.parent / "heartbeat").unlink()
+    (log.parent / "heartbeat").write_bytes(b"\xff\xfe{ [" * 5000)
+    assert read(log) == Told()
