@@ -18,7 +18,7 @@ from slurmtrain.core.decision import Action, Decision, RunState, decision_from_d
 from slurmtrain.core.events import AttemptStarted, Event
 from slurmtrain.core.jobid import parse_job_id
 from slurmtrain.core.ownership import Owner, find_rule
-from slurmtrain.core.run import Run, fold
+from slurmtrain.core.run import Run, find_attempt, fold
 from slurmtrain.errors import StoreError
 from slurmtrain.ops.claim import claim_attempt, find_successor
 from slurmtrain.ops.decided import build_decided, publish_decision
@@ -79,7 +79,7 @@ def _pass(job: JobContext, slurm: SlurmClient, journal: JournalWriter) -> Admitt
         return TurnedAway(taken)
     mine = _find_mine(job)
     if mine is not None:
-        return _recover(mine)
+        return _recover(mine, job, journal)
     if find_successor(job.run, job.owner_record()) is not None:
         return TurnedAway(_OVERTAKEN)
     refused = _settle_previous(job, slurm, journal)
@@ -92,7 +92,14 @@ def _pass(job: JobContext, slurm: SlurmClient, journal: JournalWriter) -> Admitt
         # Not into the journal: this attempt has a later number, and the run is where its successor says.
         publish_decision(attempt, judge_requeued_attempt(job.run, job.plan.spec, attempt, slurm).decision, "gate")
         return TurnedAway(_OVERTAKEN)
-    started = AttemptStarted(
+    _note(journal, _started(attempt, job))
+    if job.find_stop_request() is not None:
+        return _stop_before_launch(job, attempt, journal)
+    return Admitted(attempt, recovered=False)
+
+
+def _started(attempt: AttemptDir, job: JobContext) -> AttemptStarted:
+    return AttemptStarted(
         at=time.time(),
         who="gate",
         attempt=attempt.number,
@@ -101,10 +108,6 @@ def _pass(job: JobContext, slurm: SlurmClient, journal: JournalWriter) -> Admitt
         host=job.host,
         nodes=job.nodes,
     )
-    _note(journal, started)
-    if job.find_stop_request() is not None:
-        return _stop_before_launch(job, attempt, journal)
-    return Admitted(attempt, recovered=False)
 
 
 def _note(journal: JournalWriter, *events: Event) -> None:
@@ -144,9 +147,13 @@ def _is_mine(attempt: AttemptDir, job: JobContext) -> bool:
     return all(owner.get(key) == value for key, value in job.owner_record().items())
 
 
-def _recover(attempt: AttemptDir) -> Admitted | Settled | TurnedAway:
+def _recover(attempt: AttemptDir, job: JobContext, journal: JournalWriter) -> Admitted | Settled | TurnedAway:
     record = attempt.read_decision()
     if record is None:
+        state = _read_state(job.run)
+        known = find_attempt(state, attempt.number) if state is not None else None
+        if known is None or known.started is None:  # the agent before died between its claim and the journal
+            _note(journal, _started(attempt, job))
         return Admitted(attempt, recovered=True)
     try:
         return Settled(attempt, decision_from_dict(record))

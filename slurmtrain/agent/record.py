@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pwd
 import time
 from pathlib import Path
@@ -16,6 +17,8 @@ from slurmtrain.core.diagnosis.model import Diagnosis
 from slurmtrain.core.facts import RankExit
 from slurmtrain.core.run import Run, fold
 from slurmtrain.errors import StoreError
+from slurmtrain.ops.observe import build_job_seen
+from slurmtrain.slurm.client import JobRecord
 from slurmtrain.store.journal import JournalWriter, read_journal
 
 _MAX_RANK_EXITS = 1024  # in one journal line; more say nothing new
@@ -58,6 +61,12 @@ class Record:
             return fold([*self._known, *self._since])
         self._since = list(self._unwritten)
         return fold([*self._known, *self._unwritten])
+
+    def job_seen(self, seen: JobRecord) -> None:
+        """What Slurm said of a job that is not this agent's any more: nobody else may look before Slurm forgets it."""
+        with contextlib.suppress(OSError, StoreError):
+            self._journal.catch_up()
+        self._write(build_job_seen(seen, at=time.time(), who="agent", attempt=self.attempt), sync=True)
 
     def launch_started(self, launch: int, log_file: str, log_offset: int, resume_from: Found | None) -> None:
         self._write(

@@ -142,6 +142,8 @@ def judge_launch(job: JobContext, end: LaunchEnd, slurm: SlurmClient, record: Re
         log_end=log.end or 0,
     )
     if not ours:
+        if seen is not None:
+            record.job_seen(seen)
         say(f"{_not_ours(job, seen)}: nothing is decided in this job")
         return None
     diagnosis = dataclasses.replace(_NO_FAILURE, sentence=end.stop.detail if end.stop else "")

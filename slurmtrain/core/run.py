@@ -168,6 +168,8 @@ def _attempt_started(run: Run, event: ev.AttemptStarted) -> Run:
     if known is not None and known.started is not None:
         return run  # somebody wrote it down once more, who had read the journal before
     changed = _with_attempt(dataclasses.replace(run, job_id=event.job_id), event.attempt, started=event)
+    if event.who == "watcher" or (known is not None and known.decision is not None):
+        return changed  # a watcher notes an execution that is over
     return _to(changed, RunState.STARTING, event, f"attempt {event.attempt} on {event.nodes}")
 
 

@@ -21,6 +21,11 @@ _LOG_PART = 256 << 10  # bytes
 _CANCELLED = re.compile(
     rb"^slurmstepd(?:-\S+)?: error: \*\*\* JOB \d+ ON \S+ CANCELLED AT \S+ (?:DUE to SIGNAL \w+ )?\*\*\*", re.MULTILINE
 )
+_TAKEN = re.compile(
+    rb"^slurmstepd(?:-\S+)?: error: \*\*\* JOB \d+ ON \S+ CANCELLED AT \S+ "
+    rb"DUE TO (PREEMPTION|JOB REQUEUE|NODE FAILURE)",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,7 @@ def find_execution_end(run: RunDir, state: Run, job_id: JobId, observation: Obse
         return _from_squeue(record, row)
     if row is not None:
         return _from_accounting(run, state, row, observation, job_id)
-    return _from_files(run, state, job_id)
+    return _from_files(run, state, job_id, observation.preempt_mode)
 
 
 def _from_squeue(record: JobRecord, row: AccountingRecord | None) -> Execution:
@@ -79,25 +84,44 @@ def _vanished_on_its_way_back(
 
     Source: a scancel during the COMPLETING phase of a requeue leaves only the row before it (22.05 and 26.05).
     PREEMPTED and NODE_FAIL without a requeue end the job: those executions are judged, not left. Which of both it was
-    the row does not say. A lost node has each of our jobs requeued (they are submitted with ``--requeue``), unless a
-    look at Slurm showed the end itself; a preemption may be one without (``PreemptMode=CANCEL``).
+    the row does not say. A lost node has each of our jobs requeued (they are submitted with ``--requeue``), and so has
+    a preemption unless ``PreemptMode`` says otherwise; unless a look at Slurm showed the end itself.
     """
     if row.end_time is None or observation.taken_at - row.end_time < SETTLED:
         return None
     seen = state.job if state.job is not None and state.job.job_id == str(job_id) else None
     came_back = seen is not None and seen.restart_count > restart
-    ended = seen is not None and not came_back and parse_job_state(seen.state).base is row.state.base
-    if StateFlag.REQUEUED in row.state.flags or came_back or (row.state.base is BaseState.NODE_FAIL and not ended):
+    ended = seen is not None and seen.restart_count == restart and _is_leaving_for_good(seen, row.state)
+    requeues = row.state.base is BaseState.NODE_FAIL or "REQUEUE" in observation.preempt_mode.upper()
+    sure = came_back or StateFlag.REQUEUED in row.state.flags or _asked_to_come_back(state, job_id, restart)
+    if sure or (requeues and not ended):
         return _unrecorded(run, state, job_id, restart + 1, seen if came_back else None)  # accounting may lag behind
     return Execution(restart, row.state, row.exit_code, row.nodes, None, row)
 
 
-def _from_files(run: RunDir, state: Run, job_id: JobId) -> Execution | None:
+def _is_leaving_for_good(seen: JobSeen, end: JobState) -> bool:
+    """Whether a look showed the end itself: a requeue counts the job up in the moment in which it takes it."""
+    word = parse_job_state(seen.state)
+    return word.base is end.base or StateFlag.COMPLETING in word.flags
+
+
+def _asked_to_come_back(state: Run, job_id: JobId, restart: int) -> bool:
+    """Whether the execution's own agent had the job requeued, and Slurm had counted it up since."""
+    attempt = next((a for a in state.attempts if _is_of(a, job_id) and _restart_count(a) == restart), None)
+    acted = attempt.acted if attempt is not None else ()
+    return any(act.who == "agent" and act.action == "requeue" and act.accepted for act in acted)
+
+
+def _is_of(attempt: Attempt, job_id: JobId) -> bool:
+    return attempt.started is not None and attempt.started.job_id == str(job_id)
+
+
+def _from_files(run: RunDir, state: Run, job_id: JobId, preempt_mode: str) -> Execution | None:
     """No accounting, and slurmctld has forgotten the job: what the script wrote, and what was seen last."""
     seen = state.job if state.job is not None and state.job.job_id == str(job_id) else None
     if seen is not None and is_terminal(word := parse_job_state(seen.state), requeue=False):
         return Execution(seen.restart_count, word, None, seen.nodes)
-    attempts = [a for a in state.attempts if a.started is not None and a.started.job_id == str(job_id)]
+    attempts = [a for a in state.attempts if _is_of(a, job_id)]
     last = max(attempts, key=_restart_count) if attempts else None
     if seen is not None and (last is None or _restart_count(last) < seen.restart_count):
         return _unrecorded(run, state, job_id, seen.restart_count, seen)
@@ -106,6 +130,8 @@ def _from_files(run: RunDir, state: Run, job_id: JobId) -> Execution | None:
     restart, nodes = _restart_count(last), last.started.nodes if last.started else ""
     if _log_says_cancelled(run, state, job_id, restart):
         return Execution(restart, parse_job_state("CANCELLED"), None, nodes)
+    if _asked_to_come_back(state, job_id, restart) or _log_says_requeued(run, state, job_id, restart, preempt_mode):
+        return _unrecorded(run, state, job_id, restart + 1, None)
     code = _exit_code(run, last, job_id, restart)
     return Execution(restart, _state_of(code), code, nodes)
 
@@ -148,14 +174,21 @@ def _log_says_cancelled(run: RunDir, state: Run, job_id: JobId, restart: int) ->
     return _CANCELLED.search(_read_log_of(run, state, job_id, restart)) is not None
 
 
+def _log_says_requeued(run: RunDir, state: Run, job_id: JobId, restart: int, preempt_mode: str) -> bool:
+    """Whether slurmstepd wrote there that Slurm took the job and queues it again."""
+    found = _TAKEN.search(_read_log_of(run, state, job_id, restart))
+    return found is not None and (found[1] != b"PREEMPTION" or "REQUEUE" in preempt_mode.upper())
+
+
 def _read_log_of(run: RunDir, state: Run, job_id: JobId, restart: int) -> bytes:
     """The beginning and the end of what an execution wrote into the job's log; empty where it cannot be read.
 
-    It begins behind what is known of the executions before; the launch that it belongs to may have begun later.
+    It begins with the batch script's first line of it, or behind what is known of the executions before: slurmstepd
+    writes how one of those ended behind its launches.
     """
     start = 0
     for attempt in state.attempts:
-        if attempt.started is not None and attempt.started.job_id == str(job_id) and _restart_count(attempt) < restart:
+        if _is_of(attempt, job_id) and _restart_count(attempt) < restart:
             for launch in attempt.launches:
                 start = max(start, launch.started.log_offset if launch.started else 0)
                 start = max(start, launch.ended.log_end if launch.ended else 0)
@@ -165,9 +198,16 @@ def _read_log_of(run: RunDir, state: Run, job_id: JobId, restart: int) -> bytes:
             log.seek(start)
             head = log.read(_LOG_PART)
             log.seek(max(start + len(head), size - _LOG_PART))
-            return head + b"\n" + log.read(_LOG_PART)
+            return _since_its_first_line(head, job_id, restart) + b"\n" + log.read(_LOG_PART)
     except OSError:
         return b""
+
+
+def _since_its_first_line(text: bytes, job_id: JobId, restart: int) -> bytes:
+    _, begins, after = (b"\n" + text).partition(
+        b"\n" + FIRST_LINE.format(job_id=job_id, restart_count=restart).encode()
+    )
+    return begins[1:] + after if begins else text
 
 
 def _state_of(code: int | None) -> JobState:

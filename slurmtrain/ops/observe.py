@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from slurmtrain.core.events import JobSeen
 from slurmtrain.core.jobid import JobId
+from slurmtrain.core.jobstate import BaseState
 from slurmtrain.core.ownership import Owner, may_decide
 from slurmtrain.slurm.client import AccountingRecord, JobRecord, SlurmClient
 
@@ -22,6 +23,7 @@ class Observation:
     jobs: Mapping[JobId, JobRecord] = field(default_factory=dict)
     history: Mapping[JobId, tuple[AccountingRecord, ...]] = field(default_factory=dict)
     accounting: bool = True
+    preempt_mode: str = ""  # slurm.conf's; asked for only where a job is gone and its last row leaves the end open
 
     def last_row(self, job_id: JobId) -> AccountingRecord | None:
         """The newest execution of a job in accounting."""
@@ -47,7 +49,15 @@ def observe(slurm: SlurmClient, job_ids: Iterable[JobId]) -> Observation:
         snapshot.jobs,
         {job_id: tuple(found) for job_id, found in rows.items()},
         bool(rows) or not ended,
+        slurm.capabilities().preempt_mode
+        if any(_is_open(rows.get(job_id)) for job_id in ended - {*snapshot.jobs})
+        else "",
     )
+
+
+def _is_open(rows: list[AccountingRecord] | None) -> bool:
+    """Whether accounting does not say how a job ended that Slurm has forgotten: it may have been on its way back."""
+    return not rows or rows[-1].state.base is BaseState.PREEMPTED
 
 
 def build_job_seen(record: JobRecord, *, at: float, who: str, attempt: int = -1) -> JobSeen:

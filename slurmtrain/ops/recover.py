@@ -27,6 +27,7 @@ from slurmtrain.ops.ended import Execution, find_execution_end
 from slurmtrain.ops.fallback import fallback_of
 from slurmtrain.ops.held import cancel_replaced, replace_held
 from slurmtrain.ops.observe import Observation, build_job_seen
+from slurmtrain.ops.release import finish_release
 from slurmtrain.ops.requeued import judge_ended_attempt, settle_earlier
 from slurmtrain.slurm.client import JobRecord, SlurmClient
 from slurmtrain.store.journal import JournalWriter
@@ -280,7 +281,11 @@ def _finish(care: Care, attempt: AttemptDir, execution: Execution, record: dict[
         decided = build_decided(attempt.number, decision, str(record.get("decided_by", "agent")))
         care.journal.append(decided)
         written.append(decided)
-    if decision.action is not Action.REQUEUE or care.observe_only:
+    if care.observe_only:
+        return written
+    if decision.action is Action.HOLD:
+        return written + finish_release(care.run, care.state, attempt.number, care.job_id, care.slurm, care.journal)
+    if decision.action is not Action.REQUEUE:
         return written
     if find_rule(execution.state).final:
         return written + _cancelled_after_decision(care, attempt, execution)

@@ -8,11 +8,14 @@ import socket
 import time
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from pathlib import Path
 
 from slurmtrain.core.decision import Action, Decision, RunState
-from slurmtrain.core.events import Acted, Released, SubmissionUncertain
+from slurmtrain.core.events import Acted, Event, Released, SubmissionUncertain
+from slurmtrain.core.jobid import JobId
 from slurmtrain.core.jobstate import is_waiting
 from slurmtrain.core.nodeset import join_nodes
+from slurmtrain.core.run import Run
 from slurmtrain.core.waiting import explain_waiting, is_held_for_good
 from slurmtrain.errors import (
     HostUnreachableError,
@@ -58,7 +61,7 @@ def plan_release(view: RunView, slurm: SlurmClient) -> ReleasePlan:
         )
     if run.stop_file.exists():
         raise RefusedError(f"{run.run_id} was asked to stop ({run.stop_file}); a new job would leave at once")
-    if state.state is RunState.HELD:
+    if state.state is RunState.HELD or is_half_released(state):
         slurm.capabilities()  # a question whose answer is not needed: does Slurm answer at all?
         return ReleasePlan(True, None, f"submit a new job of run {run.run_id}, which continues from its checkpoint")
     sights, problem = see_jobs([view], slurm)
@@ -74,6 +77,36 @@ def plan_release(view: RunView, slurm: SlurmClient) -> ReleasePlan:
     if "held" in record.reason.lower():
         return ReleasePlan(False, record, f"release job {record.job_id}, which Slurm holds")
     return ReleasePlan(False, None, f"nothing to do: job {record.job_id} waits ({record.reason}) and is not held")
+
+
+def is_half_released(state: Run) -> bool:
+    """A person has let it go, and no job of it was made yet: `release` is at it, or it died."""
+    decision = state.last_decision
+    return state.state is RunState.PENDING and decision is not None and decision.action is Action.HOLD
+
+
+def finish_release(
+    run: RunDir, state: Run, attempt: int, job_id: JobId, slurm: SlurmClient, journal: JournalWriter
+) -> list[Event]:
+    """Submit the job that a `release` which died owes the run; ``job_id`` is the last one that the run has.
+
+    Under the same submission's number, so that a job whose reply was lost and this one are one to the gate.
+    """
+    claim = read_json(_claim_file(run, attempt)) or {}
+    begun = claim.get("at")
+    if not is_half_released(state) or run.stop_file.exists():
+        return []
+    if time.time() - (begun if isinstance(begun, (int, float)) else state.history[-1].at) < _CLAIM_S:
+        return []
+    nodes = str(claim.get("exclude") or "") or exclude_for_new_job(slurm, run.read_plan().spec, state, time.time())
+    try:
+        new = resubmit(run, slurm, journal, "watcher", nodes or None, instead_of=str(job_id))
+    except SlurmRefusedError as exc:
+        return [_hold_again(run, attempt, journal, exc, "watcher")]
+    detail = f"submitted job {new}: a release had ended before it could"
+    event = Acted(at=time.time(), who="watcher", attempt=attempt, action="release", accepted=True, detail=detail)
+    journal.append(event, sync=True)
+    return [event]
 
 
 def _delayed(view: RunView, record: JobRecord) -> bool:
@@ -116,13 +149,13 @@ def _submit_anew(
     nodes = _excluded(view, slurm, exclude)
     if not run.batch_script.is_file():
         raise NotFoundError(f"{run.batch_script} is missing: nothing can be submitted")
-    _claim(run, number, by)
+    _claim(run, number, by, nodes)
     # Before the job exists: its gate lets nobody in while the journal says that the run is held.
     journal.append(Released(at=time.time(), who="user", attempt=number, by=by), sync=True)
     try:
         job_id = resubmit(run, slurm, journal, "user", nodes)
     except (SlurmRefusedError, SlurmBusyError, HostUnreachableError, StoreError) as exc:
-        _hold_again(run, number, journal, exc)
+        _hold_again(run, number, journal, exc, "user")
         raise
     except SlurmUnavailableError as exc:
         uncertain = SubmissionUncertain(
@@ -147,10 +180,14 @@ def _excluded(view: RunView, slurm: SlurmClient, exclude: str) -> str | None:
     return join_nodes(ours or "", given) or None
 
 
-def _claim(run: RunDir, attempt: int, by: str) -> None:
+def _claim_file(run: RunDir, attempt: int) -> Path:
+    return run.submissions / f"release-{max(attempt, 0):03d}.json"
+
+
+def _claim(run: RunDir, attempt: int, by: str, exclude: str | None) -> None:
     """One release for one hold. Raises ``RefusedError`` while somebody else's is under way."""
-    path = run.submissions / f"release-{max(attempt, 0):03d}.json"
-    record = to_json({"by": by, "pid": os.getpid(), "at": time.time()})
+    path = _claim_file(run, attempt)
+    record = to_json({"by": by, "pid": os.getpid(), "at": time.time(), "exclude": exclude or ""})
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
     if publish_once(path, record):
@@ -162,12 +199,14 @@ def _claim(run: RunDir, attempt: int, by: str) -> None:
     replace(path, record)
 
 
-def _hold_again(run: RunDir, attempt: int, journal: JournalWriter, exc: SlurmtrainError) -> None:
+def _hold_again(run: RunDir, attempt: int, journal: JournalWriter, exc: SlurmtrainError, who: str) -> Event:
     """No job was made, so the run is as it was; a later release may try again."""
     decision = Decision(Action.HOLD, RunState.HELD, "unknown", f"the release failed: {exc}")
     last = read_view(run).state.last_decision
     if last is not None:
         decision = Decision(Action.HOLD, RunState.HELD, last.cause, last.reason, exclude=last.exclude)
-    journal.append(build_decided(attempt, decision, "user"), sync=True)
+    decided = build_decided(attempt, decision, who)
+    journal.append(decided, sync=True)
     with contextlib.suppress(OSError):
-        (run.submissions / f"release-{max(attempt, 0):03d}.json").unlink()
+        _claim_file(run, attempt).unlink()
+    return decided

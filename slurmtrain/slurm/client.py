@@ -123,6 +123,7 @@ class Capabilities:
     requeue_exit_hold: str = ""
     max_array_size: int | None = None  # slurm.conf MaxArraySize: one more than the largest task number
     clock: datetime | None = None  # of slurmctld when it was asked, whole seconds
+    preempt_mode: str = ""  # slurm.conf PreemptMode; a partition or a QOS may have one of its own
     epilog: bool = False  # an Epilog runs on the nodes before a job that ended is done with
 
 

@@ -291,6 +291,7 @@ def parse_config(text: str) -> Capabilities:
         requeue_delay=_requeue_delay(settings, version),
         job_requeue=settings.get("jobrequeue", "1") != "0",
         preempt_type=settings.get("preempttype", ""),
+        preempt_mode=settings.get("preemptmode", ""),
         cluster_name=settings.get("clustername", ""),
         requeue_exit=settings.get("requeueexit", ""),
         requeue_exit_hold=settings.get("requeueexithold", ""),

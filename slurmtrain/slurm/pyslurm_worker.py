@@ -103,6 +103,7 @@ def load_config(pyslurm: Any) -> Row:
         "KillWait": f"{config.kill_wait_time} sec",
         "JobRequeue": "1" if config.job_requeue else "0",
         "PreemptType": _text(config.preempt_type),
+        "PreemptMode": _text(getattr(config, "preempt_mode", None)),
         "ClusterName": _text(config.cluster_name),
         "RequeueExit": _text(config.requeue_exit),
         "RequeueExitHold": _text(config.requeue_exit_hold),

@@ -34,6 +34,14 @@ _NODE_FAIL_HAS_EXIT_CODE = (24, 11)  # 1; squeue shows that number as a wait sta
 _REVIVED_JOB_KEEPS_ITS_ROW = (25, 11)  # before, requeueing an ended job turned its row into REQUEUED
 _NEVER_STARTED_HAS_NO_START = (25, 11)  # before, sacct gave a job that was cancelled while it waited a start
 
+# slurmstepd/req.c, _handle_signal_container
+_WHY = {
+    "REQUEUED": "DUE TO JOB REQUEUE",
+    "PREEMPTED": "DUE TO PREEMPTION",
+    "NODE_FAIL": "DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS",
+    "TIMEOUT": "DUE TO TIME LIMIT",
+}
+
 
 class Controller:
     """Jobs, nodes and accounting rows, changed by requests and by time passing."""
@@ -124,8 +132,8 @@ class Controller:
         if job.row and name != "batch":
             job.row.derived_exit_code = max(job.row.derived_exit_code, exit_code)
 
-    def send_signal(self, job: MemoryJob, name: str, target: str) -> None:
-        sent = SignalSent(self.clock(), job.job_id, name, target)
+    def send_signal(self, job: MemoryJob, name: str, target: str, why: str = "") -> None:
+        sent = SignalSent(self.clock(), job.job_id, name, target, why)
         self.signals.append(sent)
         if self.on_signal:
             self.on_signal(sent)
@@ -159,11 +167,11 @@ class Controller:
 
     def kill(self, job: MemoryJob, base: BaseState, row_state: str = "") -> None:
         """Slurm ends the job: CONT, TERM, KillWait, KILL."""
-        self._terminate(job)
+        self._terminate(job, row_state or base.value)
         self._end(job, base, row_state)
 
-    def _terminate(self, job: MemoryJob) -> None:
-        self.send_signal(job, "TERM", "batch")
+    def _terminate(self, job: MemoryJob, word: str) -> None:
+        self.send_signal(job, "TERM", "batch", _WHY.get(word, ""))
         self.send_signal(job, "TERM", "steps")
         job.kill_signal = 9 if job.behaviour.ignores_term else 15
         self._end_steps(job, "CANCELLED", 0, job.kill_signal)
@@ -223,8 +231,10 @@ class Controller:
         if job.base is BaseState.PENDING:
             return
         was_active, was_completing = job.base in ACTIVE, job.completing
+        if not was_completing:
+            job.end_time = self.clock()
         if was_active:
-            self._terminate(job)
+            self._terminate(job, row_state)
         job.base = BaseState.PENDING
         if was_active or self.config.version < _REVIVED_JOB_KEEPS_ITS_ROW:
             self._close_row(job, row_state)

@@ -59,12 +59,16 @@ class Behaviour:
 
 @dataclass(frozen=True, slots=True)
 class SignalSent:
-    """A signal that Slurm sent; ``target`` is ``batch``, ``steps`` or the name of one step."""
+    """A signal that Slurm sent; ``target`` is ``batch``, ``steps`` or the name of one step.
+
+    ``why`` is what slurmstepd writes into the job's log behind CANCELLED AT …; "" after a scancel.
+    """
 
     at: datetime
     job_id: JobId
     name: str
     target: str
+    why: str = ""
 
 
 @dataclass(slots=True)

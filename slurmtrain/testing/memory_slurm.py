@@ -331,6 +331,7 @@ class MemorySlurm:
             requeue_delay=self.config.cred_expire + timedelta(seconds=1),
             job_requeue=True,
             preempt_type="preempt/partition_prio",
+            preempt_mode=self.controller.partitions[self.controller.default_partition].preempt_mode,
             cluster_name=self.config.cluster_name,
             requeue_exit=",".join(str(code) for code in sorted(self.config.requeue_exit)),
             requeue_exit_hold=",".join(str(code) for code in sorted(self.config.requeue_exit_hold)),

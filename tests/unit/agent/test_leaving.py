@@ -94,6 +94,17 @@ def test_an_undecided_attempt_goes_on_behind_every_launch_that_was_begun(scene: 
     assert number_of_next_launch(record.read_run(), passed.attempt) == 2
 
 
+def test_the_next_agent_notes_the_start_of_an_attempt_whose_first_died_at_its_claim(scene: Scene) -> None:
+    claim_attempt(scene.run, scene.job.owner_record())
+    assert isinstance(pass_gate(scene.job, scene.slurm, scene.journal), Admitted)
+    started = fold(read_journal(scene.run.journal)).attempts[0].started
+    assert started is not None
+    assert started.job_id == str(scene.job_id)
+    again = len(read_journal(scene.run.journal))
+    pass_gate(scene.job, scene.slurm, scene.journal)
+    assert len(read_journal(scene.run.journal)) == again
+
+
 def test_nothing_is_started_in_an_execution_that_slurm_ended(scene: Scene) -> None:
     assert clear_the_way(scene.job, scene.slurm, ENV)
     scene.slurm.requeue(scene.job_id, only_running=True)

@@ -92,3 +92,17 @@ def test_any_order_folds_and_the_history_has_no_repeats(events: list[ev.Event]) 
     pairs = zip(run.history, run.history[1:], strict=False)
     assert all(before.state is not after.state for before, after in pairs)
     assert [a.number for a in run.attempts] == sorted({a.number for a in run.attempts})
+
+
+def test_what_another_host_could_not_see_and_notes_once_more_changes_nothing() -> None:
+    again = ev.AttemptStarted(at=6, who="watcher", attempt=0, job_id="7", restart_count=0, host="", nodes="n[1-2]")
+    run = fold([CREATED, SUBMITTED, STARTED, LAUNCHED, ENDED, decided(Action.STOP, RunState.FAILED), again])
+    assert run.state is RunState.FAILED
+    assert [change.state for change in run.history][-2:] == [RunState.RUNNING, RunState.FAILED]
+    assert run.attempts[0].started == STARTED
+
+
+def test_a_job_that_a_watcher_found_cancelled_in_the_queue_has_never_been_starting() -> None:
+    noted = ev.AttemptStarted(at=6, who="watcher", attempt=0, job_id="7", restart_count=0, host="", nodes="")
+    events = [CREATED, SUBMITTED, noted, decided(Action.LEAVE, RunState.STOPPED)]
+    assert states(*events) == [RunState.PENDING, RunState.INQUEUE, RunState.STOPPED]

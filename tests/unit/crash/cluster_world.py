@@ -226,6 +226,11 @@ class Cluster:
             if execution.restart != execution.job.restart_count:
                 continue
             number = int(signal.Signals[f"SIG{sent.name}"])
+            if (
+                sent.target == "batch" and sent.name == "TERM" and not execution.terminated
+            ):  # the first line is the only
+                at = f"CANCELLED AT 2026-11-29T17:11:58 {sent.why}".rstrip()
+                self.write_log(sent.job_id, f"slurmstepd: error: *** JOB {sent.job_id} ON {execution.node} {at} ***\n")
             if sent.target == "batch":
                 execution.taken |= sent.name == "TERM" and not execution.asked_for_requeue
                 execution.terminated |= sent.name == "TERM"

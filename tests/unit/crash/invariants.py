@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from cluster_world import Execution, Training
 from world import World
 
@@ -23,6 +25,7 @@ def check(world: World) -> list[str]:
         *_attempts_and_decisions(world),
         *_checkpoints_are_used(world),
         *_the_end_is_right(world),
+        *_states_follow_each_other(world),
     ]
 
 
@@ -117,7 +120,11 @@ def _end_was_known(world: World, training: Training) -> bool:
         return False  # Slurm took the job away before anybody had decided: its next execution finds nothing left to do
     if not attempt.isdigit():
         return False
-    end = read_launch_exit(world.run.attempt(int(attempt)), int(number))
+    folder = world.run.attempt(int(attempt))
+    decided_at = float((folder.read_decision() or {}).get("at") or world.now())
+    if decided_at - (training.ended or 0) < world.machine.faults.late_s:
+        return False  # the agent had died, and on another host nothing of the end was to be seen yet
+    end = read_launch_exit(folder, int(number))
     if end is not None and end.stop_reason is not None:
         return False  # a signal of Slurm's had come that the agent died too early to look into: it may have left for it
     return end is not None and abs(end.started_at - training.started) < 5.0
@@ -142,3 +149,25 @@ def _the_end_is_right(world: World) -> list[str]:
     if len(ends) > 1:
         found.append(f"completed {len(ends)} times")
     return found
+
+
+_P, _Q, _S, _R = RunState.PENDING, RunState.INQUEUE, RunState.STARTING, RunState.RUNNING
+_ENDED = {RunState.COMPLETED, RunState.FAILED, RunState.STOPPED, RunState.TERMINATED}
+_FOLLOWS: dict[RunState, set[RunState]] = {
+    _P: {_Q, _S, RunState.HELD, RunState.FAILED, RunState.STOPPED, RunState.TERMINATED},
+    _Q: {_S, _P, RunState.PREEMPTED, RunState.HELD} | _ENDED,
+    _S: {_R, _Q, _P, RunState.PREEMPTED, RunState.HELD} | _ENDED,
+    _R: {_S, _Q, _P, RunState.PREEMPTED, RunState.HELD} | _ENDED,
+    RunState.PREEMPTED: {_P, _Q, _S, RunState.STOPPED, RunState.TERMINATED},
+    RunState.HELD: {_P, RunState.STOPPED, RunState.TERMINATED},
+}
+
+
+def _states_follow_each_other(world: World) -> list[str]:
+    """The states that the journal tells of make a path: an end is the last of them, and Held ends by a person."""
+    states = [change.state for change in world.state.history]
+    return [
+        f"{one.value} was followed by {two.value} ({' '.join(s.value for s in states)})"
+        for one, two in itertools.pairwise(states)
+        if one not in _FOLLOWS or (not world.hostile and two not in _FOLLOWS[one])  # a full store leaves changes out
+    ]

@@ -268,9 +268,6 @@ class World:
             if not job.request.arguments:
                 continue
             before = job.base
-            if job.running and job.nodes:  # slurmstepd's line in the job's log
-                at = f"slurmstepd: error: *** JOB {job.job_id} ON {job.nodes[0]} CANCELLED AT 2026-11-29T17:11:58 ***"
-                self.cluster.write_log(job.job_id, f"{at}\n")
             self.slurm.cancel_as(job.job_id, uid)
             if job.base is not before and self.cancelled_at is None:
                 self.cancelled_at = self.now()

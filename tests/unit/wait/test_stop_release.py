@@ -9,7 +9,7 @@ import pytest
 from made_runs import MadeRun, Slurm, make_run
 
 from slurmtrain.core.decision import Action, RunState
-from slurmtrain.core.jobid import JobId
+from slurmtrain.core.jobid import JobId, parse_job_id
 from slurmtrain.core.jobstate import BaseState
 from slurmtrain.core.spec import Retry
 from slurmtrain.errors import RefusedError, SlurmUnavailableError
@@ -19,6 +19,7 @@ from slurmtrain.ops.stop import Stopped, Way, Wish, stop_run
 from slurmtrain.store.inbox import inbox_of
 from slurmtrain.store.publish import read_json
 from slurmtrain.testing import FaultKind
+from slurmtrain.watch.loop import Watcher
 
 ANN = Wish("ann@login", "wrong data")
 
@@ -183,7 +184,7 @@ def test_two_people_at_once_make_one_job(tmp_path: Path) -> None:
 def _release_as_if_held(run: MadeRun, slurm: Slurm) -> None:
     from slurmtrain.ops import release
 
-    release._claim(run.dir, 0, "bob")
+    release._claim(run.dir, 0, "bob", None)
 
 
 def test_a_release_that_slurm_refuses_leaves_the_run_held_and_may_be_repeated(tmp_path: Path) -> None:
@@ -231,6 +232,39 @@ def test_a_claim_of_somebody_who_died_is_taken_over(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(time, "time", lambda: later)
     release_run(run.dir, slurm, "ann")
     assert len(slurm.observe().jobs) == 2
+
+
+@pytest.mark.parametrize("died", ["before", "after"])
+def test_a_release_that_died_is_finished_by_the_watchers_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, died: str
+) -> None:
+    """Its word was in the journal already, so the run was neither held nor had a job."""
+    slurm = Slurm()
+    run = _held(tmp_path, slurm)
+
+    def die(name: str, when: str) -> None:
+        if name == "submit" and when == died:
+            raise KeyboardInterrupt
+
+    slurm.on_call = die
+    with pytest.raises(KeyboardInterrupt):
+        release_run(run.dir, slurm, "ann", "n4")
+    slurm.on_call = None
+    assert run.state.state is RunState.PENDING
+    one, two = Watcher(tmp_path, slurm, 60.0), Watcher(tmp_path, slurm, 60.0)
+    one.look_once()
+    jobs = len(slurm.observe().jobs)
+    with pytest.raises(RefusedError, match="ann is releasing"):
+        release_run(run.dir, slurm, "bob")
+    later = time.time() + 1000
+    monkeypatch.setattr(time, "time", lambda: later)
+    one.look_once()
+    two.look_once()
+    assert run.state.state is RunState.INQUEUE
+    assert len(slurm.observe().jobs) == jobs + 1  # two of one submission, where the reply was lost: one may train
+    assert slurm.arguments == ("1",)
+    assert (read_json(run.dir.submission(1)) or {})["job_id"] == run.state.job_id
+    assert slurm.excluded_nodes(parse_job_id(run.state.job_id)) == "n4"
 
 
 def test_ended_and_stopped_runs_are_not_released(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from slurmtrain.ops.observe import Observation
 from slurmtrain.slurm.client import AccountingRecord
 from slurmtrain.store import publish
 from slurmtrain.store.journal import read_journal
+from slurmtrain.testing import SignalSent
 
 pytestmark = pytest.mark.one_python  # before 3.11 pathlib keeps functions of os that are replaced here
 
@@ -298,7 +299,8 @@ def test_a_decision_is_carried_out_although_an_earlier_execution_claimed_later(w
         ("NODE_FAIL", ("NODE_FAIL", 0), False, (0, "NODE_FAIL")),  # Slurm might not requeue it
         ("REQUEUED", None, False, (1, "CANCELLED")),
         ("REQUEUED", None, True, (1, "UNKNOWN")),
-        ("PREEMPTED", None, False, (0, "PREEMPTED")),  # PreemptMode=CANCEL
+        ("PREEMPTED", ("RUNNING", 0), False, (1, "CANCELLED")),  # before anybody had looked
+        ("PREEMPTED", ("COMPLETING", 0), False, (0, "PREEMPTED")),  # a partition with a PreemptMode of its own
         ("PREEMPTED", ("PENDING", 1), False, (1, "CANCELLED")),
     ],
 )
@@ -314,7 +316,76 @@ def test_a_job_that_is_gone_after_its_last_row_came_back_or_not(
     now = datetime.now(timezone.utc)
     ended = now - timedelta(seconds=400)
     row = AccountingRecord(world.job, parse_job_state(word), 0, 0, None, "n1", "", ended, ended, ended, None)
-    observation = Observation(now, {}, {world.job: (row,)})
+    observation = Observation(now, {}, {world.job: (row,)}, preempt_mode="REQUEUE")
     end = find_execution_end(world.run, fold(read_journal(world.run.journal)), world.job, observation)
     assert end is not None
     assert (end.restart_count, str(end.state)) == found
+
+
+def test_a_preemption_that_requeues_nothing_is_an_end(world: World) -> None:
+    world.start()
+    ended = (now := datetime.now(timezone.utc)) - timedelta(seconds=400)
+    row = AccountingRecord(world.job, parse_job_state("PREEMPTED"), 0, 0, None, "n1", "", ended, ended, ended, None)
+    observation = Observation(now, {}, {world.job: (row,)}, preempt_mode="CANCEL")
+    end = find_execution_end(world.run, fold(read_journal(world.run.journal)), world.job, observation)
+    assert end is not None
+    assert (end.restart_count, str(end.state)) == (0, "PREEMPTED")
+
+
+@pytest.mark.parametrize("accounting", [True, False])
+@pytest.mark.parametrize("how", ["preempted", "lost", "requeued by hand"])
+def test_a_cancel_right_after_slurm_took_the_job_is_believed(tmp_path: Path, how: str, accounting: bool) -> None:
+    """On its way back a job leaves no trace of its cancel: neither in accounting nor in its log."""
+    world = World(tmp_path, accounting=accounting)
+    controller = world.slurm.controller
+    controller.on_signal = lambda sent: write_end_line(world, sent)
+    world.start()
+    job = world.slurm.job(world.job)
+    if how == "preempted":
+        controller.evict(job)
+    elif how == "lost":
+        controller.lose(job)
+    else:
+        controller.requeue(job, only_running=True)
+    world.slurm.cancel_as(world.job, 0)
+    world.slurm.advance(100)  # nobody looks until Slurm has forgotten the job
+    world.look()
+    assert fold(read_journal(world.run.journal)).state is RunState.STOPPED
+    assert world.slurm.observe().jobs == {}
+
+
+def test_an_earlier_requeue_in_the_log_is_no_end_of_this_execution(tmp_path: Path) -> None:
+    world = World(tmp_path, accounting=False)
+    world.start()
+    world.decide(Action.REQUEUE, RunState.PENDING)
+    line = "slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2026-11-29T17:11:58 DUE TO JOB REQUEUE ***\n"
+    world.slurm.requeue(world.job, only_running=True)
+    world.slurm.advance(150)
+    world.start(log=f"{line}{FIRST_LINE.format(job_id=1, restart_count=1)} on n1\n{SEGFAULT}")
+    world.slurm.finish(world.job, 0, 9)
+    world.slurm.advance(100)
+    world.look()
+    assert fold(read_journal(world.run.journal)).state is not RunState.STOPPED
+    assert len(world.slurm.observe().jobs) == 1  # it goes on as a new job
+
+
+def write_end_line(world: World, sent: SignalSent) -> None:
+    """As slurmstepd does."""
+    if sent.target == "batch":
+        at = f"CANCELLED AT 2026-11-29T17:11:58 {sent.why}".rstrip()
+        with world.run.log_file(str(sent.job_id)).open("a") as log:
+            log.write(f"slurmstepd: error: *** JOB {sent.job_id} ON n1 {at} ***\n")
+
+
+def test_a_job_that_its_agent_had_requeued_was_cancelled_if_it_is_gone(tmp_path: Path) -> None:
+    """No accounting, and nobody saw it wait: only the agent's own word says that Slurm had it in the queue again."""
+    world = World(tmp_path, accounting=False)
+    world.start()
+    world.decide(Action.REQUEUE, RunState.PENDING)
+    world.slurm.requeue(world.job, only_running=True)
+    world.journal.append(ev.Acted(at=2, who="agent", attempt=0, action="requeue", accepted=True))
+    world.slurm.cancel_as(world.job, 0)
+    world.slurm.advance(100)
+    world.look()
+    assert fold(read_journal(world.run.journal)).state is RunState.STOPPED
+    assert world.slurm.observe().jobs == {}
