@@ -17,26 +17,21 @@ from slurmtrain.evidence.manifest import FAILED, OUTSIDE, TIMED_OUT, NodeScene, 
 BAD, WARN, INFO = "bad", "warn", "info"
 _MOST = 200
 _MOST_NODES = 64  # that a finding names
-_WEIGHTS = (
-    (
-        BAD,
-        re.compile(
-            r"\bS?Xid \d+|killed for memory|is full\b|does not answer|machine check|uncorrect|"
-            r"fallen off|\blost\b|is gone|missing|never (?:joined|entered|called)|not responding|link down|\bDOWN\b|"
-            r"Disabled|"
-            r"GPU fault|I/O error|stopped by a signal|core dump|back ?trace|\bSIG(?:SEGV|ABRT|BUS|ILL|FPE)\b",
-            re.IGNORECASE,
-        ),
-    ),
-    (
-        INFO,
-        re.compile(
-            r"^no |cannot be read|cannot read|there is no|tells no|is not (?:installed|there|readable)|"
-            r"not permitted|permission denied|has no |are kept\b|may not",
-            re.IGNORECASE,
-        ),
-    ),
+_BAD = re.compile(
+    r"\bS?Xid \d+|killed for memory|killed processes|is full\b|does not answer|machine check|uncorrect|ERR!|"
+    r"fallen off|\blost\b|is gone|missing|\bmissed\b|never (?:joined|entered|called)|"
+    r"did not (?:take part|join|reach|enter)|"
+    r"(?:nvidia|rocm)-smi\b.*did not answer|not responding|link down|\bDOWN\b|Disabled|GPU fault|I/O error|"
+    r"stopped by a signal|core dump|back ?trace|\bSIG(?:SEGV|ABRT|BUS|ILL|FPE)\b|checkpoints passes its check",
+    re.IGNORECASE,
 )
+_INFO = re.compile(
+    r"^no |cannot be read|cannot read|cannot run|there is no|tells no|is no git|is not (?:installed|there|readable)|"
+    r"not permitted|permission denied|has no |are kept\b|may not",
+    re.IGNORECASE,
+)
+_NUMBER = re.compile(r"^[0-9]{1,3}-")  # ``12-kernel.py``: the number orders collectors
+_QUIET = frozenset({"code", "environment", "limits", "slurm", "processes"})  # collectors of facts, not of faults
 _ORDER = (BAD, WARN, INFO)
 
 
@@ -91,12 +86,12 @@ def find_in(scenes: Sequence[NodeScene]) -> list[SceneFinding]:
 def _told(scene: NodeScene) -> Iterator[tuple[str, str, str]]:
     """(collector, sentence, path) of one node."""
     for taking in scene.takings:
-        path = _path_of(scene, taking)
-        yield from ((taking.name, " ".join(note.split()), path) for note in taking.notes if note.strip())
+        path, name = _path_of(scene, taking), _NUMBER.sub("", taking.name).partition(".")[0]
+        yield from ((name, " ".join(note.split()), path) for note in taking.notes if note.strip())
         if taking.status in (FAILED, TIMED_OUT):
             how = "took too long" if taking.status == TIMED_OUT else "failed"
             why = f": {' '.join(taking.why.split())}" if taking.why and taking.status == FAILED else ""
-            yield taking.name, f"no {taking.name}: its collector {how}{why}", ""
+            yield name, f"no {name}: its collector {how}{why}", ""
     if not scene.complete:
         yield "scene", "the scene is not complete: its taking was cut off", str(scene.folder)
 
@@ -115,9 +110,11 @@ def _path_of(scene: NodeScene, taking: Taking) -> str:
 def _finding(collector: str, text: str, places: Sequence[tuple[str, str]]) -> SceneFinding:
     nodes = tuple(dict.fromkeys(node for node, _ in places if node))
     path = next((path for _, path in places if path), "")
-    return SceneFinding(text, weigh(text), collector, nodes[:_MOST_NODES], len(nodes), path)
+    return SceneFinding(text, weigh(text, collector), collector, nodes[:_MOST_NODES], len(nodes), path)
 
 
-def weigh(text: str) -> str:
+def weigh(text: str, collector: str = "") -> str:
     """How much a sentence explains: ``bad``, ``warn`` or ``info``."""
-    return next((weight for weight, pattern in _WEIGHTS if pattern.search(text)), WARN)
+    if _BAD.search(text):
+        return BAD
+    return INFO if collector in _QUIET or _INFO.search(text) else WARN

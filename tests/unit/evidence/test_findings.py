@@ -38,7 +38,9 @@ def test_the_gravest_come_first_and_alike_ones_are_one(tmp_path: Path) -> None:
 
 
 def test_what_could_not_be_taken_is_told(tmp_path: Path) -> None:
-    _scene(tmp_path, "n1", Taking("gpu", "timed_out", "20 s"), Taking("code", "failed", "KeyError: x"), complete=False)
+    _scene(
+        tmp_path, "n1", Taking("80-gpu", "timed_out", "20 s"), Taking("code", "failed", "KeyError: x"), complete=False
+    )
     texts = {one.text: one.weight for one in read_findings(tmp_path)}
     assert texts == {
         "no gpu: its collector took too long": "info",
@@ -56,10 +58,20 @@ def test_what_could_not_be_taken_is_told(tmp_path: Path) -> None:
         ("mlx5_0/1: symbol_error 12", "warn"),
         ("the kernel's log cannot be read here (dmesg: not permitted)", "info"),
         ("there is no checkpoint in /x", "info"),
+        ("cannot run nvidia-smi: not found", "info"),
+        ("nvidia-smi did not answer within 5 s", "bad"),
+        ("GPU 00000000:41:00.0: ECC DRAM Uncorrectable 3", "bad"),
+        ("GPU 00000000:41:00.0: ECC SRAM Correctable 3", "warn"),
+        ("none of the newest 3 checkpoints passes its check", "bad"),
     ],
 )
 def test_weights(text: str, weight: str) -> None:
     assert weigh(text) == weight
+
+
+def test_collectors_of_facts_are_quiet() -> None:
+    assert weigh("git status: ended with 128", "code") == "info"
+    assert weigh("git status: ended with 128", "other") == "warn"
 
 
 def test_no_scene_has_no_findings(tmp_path: Path) -> None:
@@ -71,13 +83,9 @@ def test_a_path_never_leads_out_of_the_scene(tmp_path: Path) -> None:
     assert find_in([scene])[0].path == str(scene.folder / "disk")
 
 
-_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["name", "notes", "status", "files"]), inner)
-    ),
-    max_leaves=8,
-)
+_PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
+_ROW = st.dictionaries(st.sampled_from(["name", "notes", "status", "files"]), _PLAIN | st.lists(_PLAIN, max_size=3))
+_VALUES = _PLAIN | _ROW | st.lists(_PLAIN | _ROW, max_size=4)
 
 
 @settings(max_examples=60)
