@@ -40,6 +40,19 @@ export SLURM_EXPORT_ENV=ALL # sbatch --export may have narrowed what srun hands 
 export PYTHONUNBUFFERED=1   # lines appear when they are printed, also those just before a crash
 export PYTHONFAULTHANDLER=1 # a crash in native code leaves a Python stack in the log
 
+# torch's flight recorder keeps the last collectives of each rank and writes them when one times out; the scene reads
+# them. Since torch 2.9 its variables have other names, and it warns in each rank of the old ones.
+if [ -n "${SLURMTRAIN_LAUNCH_DIR:-}" ]; then
+  st_torch=$(timeout 10 python -c 'import importlib.metadata as m; print(m.version("torch"))' 2>/dev/null)
+  export TORCH_FR_BUFFER_SIZE="${TORCH_FR_BUFFER_SIZE:-${TORCH_NCCL_TRACE_BUFFER_SIZE:-2000}}"
+  export TORCH_FR_DUMP_TEMP_FILE="${TORCH_FR_DUMP_TEMP_FILE:-${TORCH_NCCL_DEBUG_INFO_TEMP_FILE:-$SLURMTRAIN_LAUNCH_DIR/flight-rank-}}"
+  export TORCH_NCCL_DUMP_ON_TIMEOUT="${TORCH_NCCL_DUMP_ON_TIMEOUT:-1}"
+  case $st_torch in
+    2.9* | 2.[1-9][0-9]* | [3-9].*) ;;
+    *) export TORCH_NCCL_TRACE_BUFFER_SIZE="$TORCH_FR_BUFFER_SIZE" TORCH_NCCL_DEBUG_INFO_TEMP_FILE="$TORCH_FR_DUMP_TEMP_FILE" ;;
+  esac
+fi
+
 st_srun_args=(
   --nodes=1
   --ntasks=1
