@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-MUTATING = frozenset({"write", "slurm", "slurm-after"})
+POINTS = frozenset({"write", "slurm", "slurm-after", "slurm-read", "slurm-read-after"})  # each write, each command
 HAND_OVER_S = 60.0  # real seconds; an actor that runs longer without blocking hangs
 
 
@@ -24,7 +24,10 @@ class Killed(BaseException):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What happens to an actor at a point: ``go``, ``yield``, ``kill`` or ``pause`` (for ``seconds``)."""
+    """What happens to an actor at a point: ``go``, ``yield``, ``kill``, ``pause`` (for ``seconds``) or ``lose``.
+
+    ``lose``: what Slurm has just done is done, and its reply is lost; only behind a command that changes something.
+    """
 
     kind: str = "go"
     seconds: float = 0.0
@@ -32,6 +35,10 @@ class Verdict:
 
 GO = Verdict()
 Policy = Callable[["Actor", str, str], Verdict]
+
+
+class ReplyLost(Exception):
+    """For whoever plays Slurm: the actor is not told that its command was taken."""
 
 
 class Actor:
@@ -114,6 +121,8 @@ class Actor:
         if verdict.kind == "kill":
             self.doomed = True
             raise Killed
+        if verdict.kind == "lose":
+            raise ReplyLost
         if verdict.kind == "pause":
             self.paused_until = self.stage.now() + verdict.seconds
             self.block(verdict.seconds)

@@ -128,6 +128,7 @@ class Cluster:
         def body() -> int:
             env = {
                 "SLURM_JOB_ID": str(execution.raw_id),
+                **_array_variables(execution.job),
                 "SLURM_RESTART_COUNT": str(execution.restart),
                 "SLURMTRAIN_SUBMISSION": str(execution.submission),
                 "SLURMD_NODENAME": execution.node,
@@ -230,7 +231,9 @@ class Cluster:
                 sent.target == "batch" and sent.name == "TERM" and not execution.terminated
             ):  # the first line is the only
                 at = f"CANCELLED AT 2026-11-29T17:11:58 {sent.why}".rstrip()
-                self.write_log(sent.job_id, f"slurmstepd: error: *** JOB {sent.job_id} ON {execution.node} {at} ***\n")
+                self.write_log(
+                    sent.job_id, f"slurmstepd: error: *** JOB {execution.raw_id} ON {execution.node} {at} ***\n"
+                )
             if sent.target == "batch":
                 execution.taken |= sent.name == "TERM" and not execution.asked_for_requeue
                 execution.terminated |= sent.name == "TERM"
@@ -367,6 +370,11 @@ class Cluster:
             return True
 
         return {"_find": find, "_kill": kill}
+
+
+def _array_variables(job: MemoryJob) -> dict[str, str]:
+    task = job.job_id.array_task
+    return {} if task is None else {"SLURM_ARRAY_JOB_ID": str(job.job_id.base), "SLURM_ARRAY_TASK_ID": str(task)}
 
 
 class FakePopen:

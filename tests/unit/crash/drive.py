@@ -21,7 +21,7 @@ from scenarios import SCENARIOS, AtPoint, arrange, random_options, random_store
 from world import World, Worlds, install
 
 ROLES = ("agent", "watcher", "user")
-VERDICTS = (Verdict("kill"), Verdict("pause", 45.0), Verdict("pause", 400.0))
+VERDICTS = (Verdict("kill"), Verdict("pause", 45.0), Verdict("pause", 400.0), Verdict("lose"))
 
 
 def run_scenario(worlds: Worlds, name: str, policy: AtPoint | None = None, seed: int = 0) -> tuple[World, list[str]]:
@@ -36,9 +36,9 @@ def run_scenario(worlds: Worlds, name: str, policy: AtPoint | None = None, seed:
     return world, check(world)
 
 
-def count_points(worlds: Worlds, name: str, role: str) -> int:
-    """How many points there are for this role where nothing is interrupted."""
-    counter = AtPoint(role, -1, Verdict())
+def count_points(worlds: Worlds, name: str, role: str, kind: str = "kill") -> int:
+    """How many points there are for this role and this kind of verdict where nothing is interrupted."""
+    counter = AtPoint(role, -1, Verdict(kind))
     world, problems = run_scenario(worlds, name, counter)
     worlds.discard(world)
     assert problems == [], (name, problems)
@@ -93,8 +93,9 @@ def all_points(worlds: Worlds, names: list[str], stride: int = 1) -> Iterator[tu
     for name in names:
         for role in ROLES:
             with contextlib.redirect_stdout(io.StringIO()):
-                total = count_points(worlds, name, role)
+                totals = {kind: count_points(worlds, name, role, kind) for kind in ("kill", "lose")}
             for verdict in VERDICTS:
+                total = totals["lose" if verdict.kind == "lose" else "kill"]
                 for number in range(1, total + 1, stride):
                     policy = AtPoint(role, number, verdict)
                     label = f"{name}: {role} point {number} of {total} {verdict}"

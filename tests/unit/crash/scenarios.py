@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from actors import MUTATING, Actor, Verdict
+from actors import POINTS, Actor, Verdict
 from cluster_world import Outcome, Training
 from invariants import trainings
 from shim import StoreFaults
@@ -177,6 +177,12 @@ SCENARIOS: dict[str, Callable[[], Options]] = {
     "stop": lambda: Options(events=((12, stop),)),
     "stop by file": lambda: Options(events=((12, touch_stop),)),
     "cancelled": lambda: Options(events=((12, cancel),)),
+    "cancelled by root": lambda: Options(events=((12, cancel_as_root),)),
+    "cancelled after a preemption": lambda: Options(min_job_age=10, events=((12, preempt), (14, cancel))),
+    "cancelled after a requeue, no accounting": lambda: Options(
+        min_job_age=10, accounting=False, events=((12, requeue_by_hand), (14, cancel_as_root))
+    ),
+    "array task": lambda: Options(array=True, submit=True, plan=crash_once_at(10), in_place=0),
     "cancelled in the queue": lambda: Options(plan=crash_once_at(8), in_place=0, events=((12.5, cancel),)),
     "requeued by hand": lambda: Options(events=((12, requeue_by_hand),)),
 }  # fmt: skip
@@ -193,7 +199,7 @@ class AtPoint:
         self.where = ""
 
     def __call__(self, actor: Actor, kind: str, what: str) -> Verdict:
-        if actor.role != self.role or kind not in MUTATING:
+        if actor.role != self.role or kind not in POINTS or (self.verdict.kind == "lose" and kind != "slurm-after"):
             return Verdict()
         self.seen += 1
         if self.seen != self.number:
@@ -210,7 +216,7 @@ class AtRandom:
 
     def __call__(self, actor: Actor, kind: str, what: str) -> Verdict:
         rng = self.world.rng
-        weight = 1.0 if kind in MUTATING else 0.1
+        weight = 1.0 if kind in POINTS else 0.1
         draw = rng.random()
         if draw < self.kill * weight:
             self.world.note(actor, "KILL", f"{kind} {what}")
@@ -264,7 +270,11 @@ def random_options(seed: int) -> Options:
         ),
         events=tuple(events),
         version=rng.choice(((22, 5), (24, 5), (26, 5))),
+        array=rng.random() < 0.15,
     )
+
+
+_REFUSALS = (errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.ESTALE, errno.EIO)
 
 
 def random_store(seed: int) -> StoreFaults:
@@ -273,7 +283,7 @@ def random_store(seed: int) -> StoreFaults:
     if rng.random() < 0.3:
         return StoreFaults()
     start = rng.uniform(0, 150)
-    windows = ((start, start + rng.choice((5, 30, 100)), rng.choice((errno.ENOSPC, errno.EROFS, errno.EDQUOT))),)
+    windows = ((start, start + rng.choice((5, 30, 100)), rng.choice(_REFUSALS)),)
     return StoreFaults(
         late_s=rng.choice((0.0, 0.0, 2.0, 5.0, 30.0)),
         no_links=rng.random() < 0.2,

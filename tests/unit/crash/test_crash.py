@@ -35,7 +35,8 @@ SEEDS = int(os.environ.get("SLURMTRAIN_CRASH_SEEDS", "48"))
 STRIDE = int(os.environ.get("SLURMTRAIN_CRASH_STRIDE", "0"))  # 0: one point of each kind and scenario
 ENDS = {
     "hold": "Held", "hold and release": "Held", "permanent": "Failed", "stop": "Stopped", "stop by file": "Stopped",
-    "cancelled": "Stopped", "cancelled in the queue": "Stopped",
+    "cancelled": "Stopped", "cancelled in the queue": "Stopped", "cancelled by root": "Terminated",
+    "cancelled after a preemption": "Stopped", "cancelled after a requeue, no accounting": "Stopped",
 }  # fmt: skip
 
 
@@ -59,8 +60,10 @@ def test_each_scenario_comes_to_its_end_undisturbed(worlds: Worlds, name: str) -
 @pytest.mark.parametrize("role", ROLES[:2])
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_interrupted_at_a_write_or_a_command(worlds: Worlds, name: str, role: str) -> None:
-    total = count_points(worlds, name, role)
     for verdict in VERDICTS:
+        total = count_points(worlds, name, role, verdict.kind)
+        if total == 0:
+            continue  # it asks Slurm for no change
         first = 1 if STRIDE else 1 + sum(map(ord, name + role + verdict.kind)) % total
         for number in range(first, total + 1, STRIDE or total):
             policy = AtPoint(role, number, verdict)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from actors import Actor, Killed, Stage, Verdict, current
+from actors import Actor, Killed, ReplyLost, Stage, Verdict, current
 from cluster_world import Cluster, FakeWake, Outcome, Training
 from shim import Machine
 
@@ -83,6 +83,7 @@ class Options:
     slurm: SlurmFaults = field(default_factory=SlurmFaults)
     events: tuple[tuple[float, Callable[[World], None]], ...] = ()
     version: tuple[int, int] = (22, 5)
+    array: bool = False  # the run is a task of an array
 
 
 class SlurmOf:
@@ -117,7 +118,10 @@ class SlurmOf:
             raise
         world.note(actor, name, f"{args[:2]} {kwargs} -> {answer if name == 'submit' else ''}")
         actor.block(world.rng.uniform(0, world.slurm_faults.latency_s))
-        actor.point(f"{kind}-after" if kind == "slurm" else "read", name)
+        try:
+            actor.point(f"{kind}-after", name)
+        except ReplyLost as exc:
+            raise SlurmUnavailableError(f"cannot {name}: Socket timed out on send/recv operation") from exc
         if name in CHANGES and world.rng.random() < world.slurm_faults.lost:
             raise SlurmUnavailableError(f"cannot {name}: Socket timed out on send/recv operation")
         return answer
@@ -170,6 +174,10 @@ class World:
         self._next_tick = self.now() + 1.0
         self._begin()
 
+    @property
+    def task(self) -> int | None:
+        return 3 if self.options.array else None
+
     # -- set up ------------------------------------------------------------------------------------------------------
 
     def _spec(self) -> Spec:
@@ -185,12 +193,14 @@ class World:
             folder.mkdir(parents=True)
         (self.run.path / "checkpoints").mkdir()
         plan = {"run_id": "run-1", "spec": spec_to_dict(spec), "uid": UID}
+        if self.task is not None:
+            plan["array"] = {"task": self.task, "count": 1, "first": self.task, "last": self.task}
         self.run.plan.write_text(json.dumps(plan))
         os.utime(self.run.plan, (self.epoch, self.epoch))
         self.run.rules.write_text(rules_text())
         self.run.batch_script.write_text(
             f"#!/bin/bash\n#SBATCH -N1 -t {spec.resources.time_limit} -p {spec.resources.partition} --requeue"
-            " --signal=B:USR2@20\n"
+            f" --signal=B:USR2@20{'' if self.task is None else f' --array={self.task}'}\n"
         )
         self.run.launch_script.write_text("#!/bin/bash\nexit 0\n")
 
@@ -200,7 +210,7 @@ class World:
         else:
             journal = JournalWriter(self.run.journal, "submit-login-1")
             journal.append(ev.RunCreated(at=0, who="user", name="run", user="u", uid=UID, host="login"))
-            job = self.slurm.submit(self.run.batch_script, arguments=["0"])
+            job = self.run.read_plan().job_of(self.slurm.submit(self.run.batch_script, arguments=["0"]))
             journal.append(ev.Submitted(at=0, who="user", submission=0, job_id=str(job)))
             publish_once(self.run.submission(0), to_json({"job_id": str(job)}))
         for _ in range(self.options.watchers):
@@ -211,7 +221,7 @@ class World:
         actor = current()
         assert actor is not None
         client: Any = SlurmOf(self, actor)
-        handover = Handover(self.run.batch_script, [(self.run, None)], [self.run.path], "run run-1")
+        handover = Handover(self.run.batch_script, [(self.run, self.task)], [self.run.path], "run run-1")
         hand_over(handover, client, name="run", tell=lambda _text: None, sleep=actor.block)
 
     def start_watcher(self, delay_s: float = 0.0) -> None:
