@@ -141,14 +141,14 @@ class AttemptRunner:
     # -- one launch --------------------------------------------------------------------------------------------------
 
     def _run_launch(self, number: int) -> LaunchEnd:
+        with contextlib.suppress(OSError):
+            self._attempt.stop_file.unlink()  # before companions start, who would take it for a request
         self._companions.ensure_running()
         self._shipper.ensure_running()
         newest = choose_checkpoint(self._job.run, self._spec.checkpoint)
         resume = f", resumes from {newest.path.name}" if newest else ""
         where = f"job {self._job.job_id} on {self._job.nodes}"
         say(f"=== attempt {self._attempt.number} launch {number} {where}{resume} ===")
-        with contextlib.suppress(OSError):
-            self._attempt.stop_file.unlink()
         launch = start_launch(self._job, self._attempt, number, newest.path if newest else None, self._env)
         log_file = os.path.relpath(launch.log_file, self._job.run.path)
         if launch.per_node:

@@ -44,7 +44,7 @@ from slurmtrain.agent.stacks import dump_stacks, requested_at
 from slurmtrain.agent.tasks import TaskWatch
 from slurmtrain.agent.wake import Wake
 from slurmtrain.errors import StoreError
-from slurmtrain.store.publish import replace, to_json
+from slurmtrain.store.publish import exists, replace, to_json
 from slurmtrain.store.rundir import AttemptDir
 
 HEARTBEAT_S = 60.0
@@ -83,6 +83,7 @@ class Companion:
         signal.signal(signal.SIGUSR2, self._on_request)
         signal.signal(signal.SIGTERM, self._on_term)
         signal.signal(signal.SIGUSR1, self._on_dismissal)
+        self._asked |= exists(self._attempt.stop_file)  # the request may have come before the handler
         if not take_over_node(self._raw_job_id):
             return 0
         self._end_ghosts()

@@ -29,6 +29,8 @@ STACKS_IN_S = 3.0  # until the companions of all nodes have heard of it
 _DISMISSAL_S = 3.0  # companions never delay the end of the job by more
 _MAX_STARTS = 4  # of the whole step, and of the companion of one node
 _LOOK_S = 2.0
+# A companion that is asked while Python still starts would die of it; the stop file tells it what it has missed.
+_DEAF_AT_FIRST = ("/bin/sh", "-c", 'trap "" USR2; exec "$@"', "sh")
 _GONE_S = 20.0  # after the last rank so long, srun should have ended
 
 
@@ -163,7 +165,8 @@ class CompanionStep:
         if self._starts[node] >= _MAX_STARTS:
             return
         self._starts[node] += 1
-        command = [sys.executable, "-I", str(self._job.run.agent), "companion", str(self._job.run.path)]
+        agent = [sys.executable, "-I", str(self._job.run.agent)]
+        command = [*_DEAF_AT_FIRST, *agent, "companion", str(self._job.run.path)]
         sizes = [1] if node else count_nodes(self._env)
         argv = build_companion_srun(sizes, [*command, str(self._attempt.number)], node=node)
         env = {**beside_environment(self._env), "SLURMTRAIN_AGENT": f"{os.getpid()}@{self._job.host}"}
