@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import pwd
 import time
 from pathlib import Path
@@ -21,6 +22,7 @@ from slurmtrain.ops.observe import build_job_seen
 from slurmtrain.slurm.client import JobRecord
 from slurmtrain.store.journal import JournalWriter, read_journal
 
+_TRY_AGAIN_S = 15.0  # after the journal could not be written
 _MAX_RANK_EXITS = 1024  # in one journal line; more say nothing new
 
 
@@ -48,6 +50,8 @@ class Record:
         self._known: list[ev.Event] = []  # all journals, when they could last be read
         self._since: list[ev.Event] = []  # of ours, written or not, after that
         self._unwritten: list[ev.Event] = []
+        self._trouble: ev.StoreTrouble | None = None
+        self._next_try = 0.0
 
     def read_run(self) -> Run:
         """The run as all journals tell it, and as far as we know better."""
@@ -187,12 +191,33 @@ class Record:
     def _head(self, launch: int = -1) -> dict[str, Any]:
         return {"at": time.time(), "who": "agent", "attempt": self.attempt, "launch": launch}
 
+    def log_is_full(self, launch: int) -> None:
+        head = self._head(launch)
+        problem = "the file system of the log is full: Slurm drops what the training prints until the launch ends"
+        self._write(ev.StoreTrouble(**head, problem=problem, until=head["at"]))
+
+    def catch_up(self) -> None:
+        """Write what could not be written, if there is room again. Cheap: tries now and then."""
+        if self._unwritten and time.monotonic() >= self._next_try:
+            self._flush(sync=True)
+
     def _write(self, event: ev.Event, *, sync: bool = False) -> None:
         self._since.append(event)
         self._unwritten.append(event)
+        self._flush(sync=sync)
+
+    def _flush(self, *, sync: bool) -> None:
+        trouble = [dataclasses.replace(self._trouble, until=time.time())] if self._trouble is not None else []
         try:
-            self._journal.append(*self._unwritten, sync=sync)
+            self._journal.append(*trouble, *self._unwritten, sync=sync)
         except StoreError as exc:
-            say(f"{exc}; the training goes on")
+            self._next_try = time.monotonic() + _TRY_AGAIN_S
+            if self._trouble is None:
+                say(f"{exc}; the training goes on, and this is written down once it can be")
+                head = self._head(self._unwritten[0].launch)
+                self._trouble = ev.StoreTrouble(**head, problem=str(exc), until=head["at"])
         else:
+            if trouble:
+                say("the run's journal can be written again: nothing of it is lost")
+            self._trouble = None
             self._unwritten.clear()

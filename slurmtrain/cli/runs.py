@@ -71,6 +71,16 @@ def ask_slurm() -> CliSlurmClient:
     return CliSlurmClient(LocalHost())
 
 
+def note_space(store: Path, *, quota: bool = False) -> None:
+    """Say so where the store is full or nearly so; ``quota``: ask for the user's quota, too, which may take seconds."""
+    from slurmtrain.cli.output import say_note
+    from slurmtrain.hosts.local import LocalHost
+    from slurmtrain.ops.space import look_at_space, warn_of_space
+
+    if warning := warn_of_space(store, look_at_space(store, LocalHost() if quota else None)):
+        say_note(warning)
+
+
 def person() -> str:
     """Who is asking, as ``user@host``."""
     from slurmtrain.ops.prepare import submitter

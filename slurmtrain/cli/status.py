@@ -8,7 +8,7 @@ import time
 import click
 
 from slurmtrain.cli.output import clean, print_json, print_text, say_note
-from slurmtrain.cli.runs import ask_slurm, find_named, json_option, open_store, runs_argument, store_option
+from slurmtrain.cli.runs import ask_slurm, find_named, json_option, note_space, open_store, runs_argument, store_option
 from slurmtrain.core.vocabulary import VOCABULARIES
 
 _EXAMPLES = """\b
@@ -55,6 +55,7 @@ def command(
     rows = [row for row in report.rows if not active or row.state not in ENDED_STATES][-(last or 0) :]
     if report.slurm_error:
         say_note(f"{report.slurm_error}; shown is what the journals know")
+    note_space(folder)
     for row in rows:
         for problem in row.damage:
             say_note(f"{row.run_id}: {problem}")

@@ -9,6 +9,7 @@ import click
 
 from slurmtrain.cli.options import JobCommand, build_request, job_options
 from slurmtrain.cli.output import print_json, print_text, say_note
+from slurmtrain.cli.runs import note_space
 
 if TYPE_CHECKING:
     from slurmtrain.ops.array import PreparedArray
@@ -57,6 +58,7 @@ def command(
     prepared = build_run(build_request(job_file, sets, values, ctx.obj), store, folders)
     for note in prepared.notes:
         say_note(note)
+    note_space(_store_of(prepared), quota=True)
     slurm = open_slurm()
     if dry_run:
         _dry_run(prepared, slurm, as_json=as_json)
@@ -73,6 +75,13 @@ def command(
     else:
         print_text(f"submitted run {run.run_id} as job {accepted.job_id}")
         print_text(f"log: {run.log_file(str(accepted.job_id))}")
+
+
+def _store_of(prepared: Prepared | PreparedArray) -> Path:
+    from slurmtrain.ops.prepare import Prepared
+
+    made = prepared.run.path if isinstance(prepared, Prepared) else prepared.group.path
+    return made.parent.parent
 
 
 def _dry_run(prepared: Prepared | PreparedArray, slurm: SlurmClient, *, as_json: bool) -> None:

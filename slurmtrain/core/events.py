@@ -233,6 +233,15 @@ class StopRequested(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoreTrouble(Event):
+    """Nothing could be written down from ``at`` to ``until``; what came in between was written late."""
+
+    kind: ClassVar[str] = "store_trouble"
+    problem: str
+    until: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Released(Event):
     """A person let a held run go on."""
 
@@ -278,6 +287,7 @@ KINDS: Mapping[str, type[Event]] = {
         CameBack,
         AttemptEnded,
         StopRequested,
+        StoreTrouble,
         Released,
         Restarted,
     )

@@ -236,6 +236,11 @@ def _decided(event: ev.Decided) -> str:
     return _with_reason(f"decided: {words}", event.decision.get("reason"))
 
 
+def _store_trouble(event: ev.StoreTrouble) -> str:
+    late = max(0.0, event.until - event.at)
+    return f"{event.problem}; for {late:.0f} s nothing could be written down" if late >= 1 else event.problem
+
+
 def _acted(event: ev.Acted) -> str:
     return event.detail or f"{event.action}: {'done' if event.accepted else 'not possible'}"
 
@@ -259,6 +264,7 @@ _WORDS: Mapping[type[ev.Event], Callable[[Any], str]] = {
     ev.Acted: _acted,
     ev.AttemptEnded: lambda e: _with_reason(f"Slurm says the execution ended {e.state}", e.reason),
     ev.StopRequested: lambda e: _with_reason(f"stop asked for by {e.by}", e.reason),
+    ev.StoreTrouble: _store_trouble,
     ev.Released: lambda e: f"released by {e.by}",
     ev.Restarted: lambda e: f"restarted as run {e.as_run}",
     ev.CameBack: lambda e: f"back after {e.waited_s:.0f} s; Slurm's clean-up took {e.clean_up_s:.0f} s",

@@ -19,6 +19,7 @@ from slurmtrain.errors import SlurmtrainError
 from slurmtrain.ops.array_jobs import record_missing_jobs
 from slurmtrain.ops.observe import Observation, observe
 from slurmtrain.ops.recover import Care, find_job, look_after
+from slurmtrain.ops.space import look_at_space, warn_of_space
 from slurmtrain.ops.unsubmitted import end_unsubmitted
 from slurmtrain.slurm.client import JobRecord, SlurmClient
 from slurmtrain.store.groups import groups_of
@@ -72,6 +73,7 @@ class Watcher:
         self._whole: set[str] = set()  # arrays each of whose runs knows its job
         self._failures = 0
         self._stopping = False
+        self._space = ""
         self._coming_back: dict[tuple[str, int], float] = {}
         self._bell = InboxBell(inbox_of(self.store))
         self._shipping = ShippingChild(self.store)
@@ -113,6 +115,7 @@ class Watcher:
             if lease is not None and (holder := lease.acquire()) is not None:
                 return Pass(held_by=holder)
             empty(self.store)
+            self._look_at_space()
             self._mend_arrays()
             runs = list(self._runs())
             if not runs:
@@ -168,6 +171,14 @@ class Watcher:
             record.reason == "BeginTime" or StateFlag.COMPLETING in record.state.flags
         ):
             self._coming_back.setdefault((run.run_id, record.restart_count), time.monotonic())
+
+    def _look_at_space(self) -> None:
+        """Say it once when the store gets full, and again when that changes."""
+        space = look_at_space(self.store)
+        state = "full" if space is not None and space.is_full else "low" if space is not None and space.is_low else ""
+        if state != self._space:
+            self._space = state
+            self.tell("", warn_of_space(self.store, space) or "the store has room again")
 
     def _mend_arrays(self) -> None:
         for group in groups_of(self.store):

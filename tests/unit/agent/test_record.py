@@ -49,6 +49,27 @@ def test_they_are_written_as_soon_as_there_is_room(scene: Scene, monkeypatch: py
     assert len(events) == len(set(events)), "once each"
 
 
+def test_a_full_store_is_told_once_and_its_end_written_down(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = scene.claim()
+    with monkeypatch.context() as patch:
+        patch.setattr(JournalWriter, "append", _full)
+        fail(record, 0)
+        record.catch_up()  # too early: a full store is not asked at every turn
+        said = capsys.readouterr().out
+        assert said.count("the training goes on") == 1
+    monkeypatch.setattr("slurmtrain.agent.record._TRY_AGAIN_S", 0.0)
+    record._next_try = 0.0
+    record.catch_up()
+    assert "can be written again" in capsys.readouterr().out
+    kinds = [event.kind for event in read_journal(scene.run.journal)]
+    assert kinds.count("store_trouble") == 1
+    assert kinds.count("launch_started") == 1
+    record.catch_up()
+    assert [event.kind for event in read_journal(scene.run.journal)] == kinds
+
+
 def test_a_journal_that_cannot_be_read_leaves_what_is_known(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     record = scene.claim()
     fail(record, 0)
