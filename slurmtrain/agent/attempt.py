@@ -20,7 +20,7 @@ from slurmtrain.agent.job import JobContext
 from slurmtrain.agent.launch import LaunchProcess, end_launch, kill_launch, start_launch
 from slurmtrain.agent.leave import carry_out, leave, leave_with
 from slurmtrain.agent.leftovers import end_leftovers
-from slurmtrain.agent.log_room import LogRoom
+from slurmtrain.agent.log_watch import LogWatch
 from slurmtrain.agent.metric_watch import MetricWatch
 from slurmtrain.agent.nodes import NodeWatch
 from slurmtrain.agent.notices import Notices
@@ -49,7 +49,6 @@ from slurmtrain.checkpoints.find import checkpoint_dir, find_newest
 from slurmtrain.core.components import task_offsets
 from slurmtrain.core.decision import Action, Decision, RunState
 from slurmtrain.errors import SlurmtrainError, StoreError
-from slurmtrain.logs.times import LogTimes
 from slurmtrain.slurm.client import SlurmClient
 from slurmtrain.store.journal import JournalWriter
 from slurmtrain.store.publish import exists
@@ -173,8 +172,7 @@ class AttemptRunner:
         metrics = MetricWatch(self._job, launch)
         saves = SaveWatch(checkpoint_dir(self._job.run.path, self._spec.checkpoint))
         notices = Notices(self._job, self._attempt, launch.number, self._record)
-        room = LogRoom(launch.log_file, self._record, launch.number)
-        times = LogTimes(self._attempt.launch(launch.number), launch.sizes)
+        log = LogWatch(launch, self._attempt.launch(launch.number), self._record)
         life = HangWatch(self._spec.hang, launch, checkpoint_dir(self._job.run.path, self._spec.checkpoint))
         while (code := launch.poll()) is None:
             if self._fence.closed:
@@ -194,9 +192,7 @@ class AttemptRunner:
                 self._end(launch, float(self._spec.stop.grace_s))
                 return stop, 0
             self._companions.look()
-            times.look(time.monotonic())
-            self._record.catch_up()
-            room.look()
+            log.look()
             self._shipper.ensure_running()
             if why := self._companions.find_unheard_end(self._key(launch)):
                 say(f"{why}: ending the launch")

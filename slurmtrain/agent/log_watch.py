@@ -1,7 +1,7 @@
-"""Noticing that the log cannot be written: srun and slurmstepd then drop all output until the launch ends.
+"""What is done about the log while a launch runs: marks of when it had which size, and a word when it is full.
 
-Tried on 22.05: after one failed write both go on without that output, also once there is room again. The training does
-not notice.
+Tried on 22.05: after one failed write srun and slurmstepd drop all output until the launch ends, also once there is
+room again. The training does not notice.
 """
 
 from __future__ import annotations
@@ -10,26 +10,31 @@ import os
 import time
 from pathlib import Path
 
+from slurmtrain.agent.launch import LaunchProcess
 from slurmtrain.agent.record import Record
 from slurmtrain.agent.say import say
+from slurmtrain.logs.times import LogTimes
 
 _LOOK_S = 10.0
 _LEAST = 4096  # bytes: less takes no further page of a log
 
 
-class LogRoom:
-    """Looks at the file system of a launch's log now and then; says and records once that it is full. Never raises."""
+class LogWatch:
+    """Looks at one launch's logs now and then. Never raises."""
 
-    def __init__(self, log_file: Path, record: Record, launch: int) -> None:
-        self._folder = log_file.parent
+    def __init__(self, launch: LaunchProcess, folder: Path, record: Record) -> None:
+        self._folder = launch.log_file.parent
         self._record = record
-        self._launch = launch
+        self._launch = launch.number
+        self._times = LogTimes(folder, launch.sizes)
         self._next_look = 0.0
         self._told = False
 
     def look(self) -> None:
         """Called at every turn of the launch loop."""
         now = time.monotonic()
+        self._times.look(now)
+        self._record.catch_up()
         if self._told or now < self._next_look:
             return
         self._next_look = now + _LOOK_S
