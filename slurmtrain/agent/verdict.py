@@ -149,10 +149,7 @@ def judge_launch(job: JobContext, end: LaunchEnd, slurm: SlurmClient, record: Re
     diagnosis = dataclasses.replace(_NO_FAILURE, sentence=end.stop.detail if end.stop else "")
     if (end.exit_code != 0 and reason is None) or reason == "metric":
         diagnosis = _diagnose(job, end, log, seen, _steps_made(record, newest.step if newest else None))
-        if reason == "metric":  # the rule has spoken, also if later values would have been better
-            diagnosis = dataclasses.replace(diagnosis, outcome="FailJob", retryable=False, action="stop")
-        record.diagnosed(launch.number, diagnosis)
-        say(f"launch {launch.number} failed: {diagnosis.sentence or diagnosis.cause}")
+        diagnosis = _tell_failure(record, launch.number, diagnosis, reason)
     decision = decide_ending(
         record.read_run(),
         spec,
@@ -164,6 +161,14 @@ def judge_launch(job: JobContext, end: LaunchEnd, slurm: SlurmClient, record: Re
         resumed_from=str(end.resumed_from) if end.resumed_from else None,
     )
     return _announce(with_breaker(job.run, spec, _not_in_place(decision, end, seen, spec), time.time()))
+
+
+def _tell_failure(record: Record, number: int, diagnosis: Diagnosis, reason: str | None) -> Diagnosis:
+    if reason == "metric":  # the rule has spoken, also if later values would have been better
+        diagnosis = dataclasses.replace(diagnosis, outcome="FailJob", retryable=False, action="stop")
+    record.diagnosed(number, diagnosis)
+    say(f"launch {number} failed: {diagnosis.sentence or diagnosis.cause}")
+    return diagnosis
 
 
 def _asked_at(record: Record) -> float | None:
