@@ -69,7 +69,8 @@ BOOT_FAILED = """
 import ctypes, glob, sys
 slurm = ctypes.CDLL(glob.glob("/usr/lib/*/slurm*/libslurmfull.so")[0], mode=ctypes.RTLD_GLOBAL)
 slurm.slurm_init(None)
-slurm.slurm_requeue(ctypes.c_uint32(int(sys.argv[1])), ctypes.c_uint32(1 << 17))  # JOB_RECONFIG_FAIL
+reconfig_fail = ctypes.c_uint32(1 << 17)  # JOB_RECONFIG_FAIL
+slurm.slurm_requeue2(sys.argv[1].encode(), reconfig_fail, ctypes.byref(ctypes.c_void_p()))
 """
 
 
