@@ -8,7 +8,7 @@ import pytest
 from cluster import Cluster
 from runs import PYTHON, LiveRun, submit
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.native_only]
+pytestmark = pytest.mark.timeout(600)
 
 PROGRAM = """
 import json, os, signal, sys, threading, time
@@ -67,7 +67,7 @@ def hang(cluster: Cluster, store: Path, kind: str) -> LiveRun:
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("lock", "rank 2 stood in stand_in_a_lock (hangs.py:"),
+        pytest.param("lock", "rank 2 stood in stand_in_a_lock (hangs.py:", marks=pytest.mark.docker_too),
         ("loop", "rank 2 stood in train (hangs.py:"),
         ("stopped", "rank 2 on {node} is stopped by a signal"),
     ],

@@ -65,6 +65,7 @@ def test_a_metric_that_gets_no_better_ends_the_run_while_it_runs(cluster: Cluste
     assert "flat" in run.slurmtrain("explain", run.run_id).stdout
 
 
+@pytest.mark.docker_too
 @pytest.mark.timeout(300)
 def test_an_exit_code_that_is_never_to_be_retried(cluster: Cluster, store: Path) -> None:
     own_rules(store)

@@ -59,7 +59,7 @@ def test_a_training_with_nothing_to_continue_from_stays(cluster: Cluster, store:
 
 @pytest.mark.nodes(2)
 def test_a_maintenance_is_left_before_it_begins(cluster: Cluster, store: Path) -> None:
-    command = trainer(store, "--steps", "300", "--pace", "0.1", "--checkpoint-every", "1000")
+    command = trainer(store, "--steps", "600", "--pace", "0.1", "--checkpoint-every", "1000")
     stop = {**OFTEN, "maintenance_lead_s": 30}
     run = submit(cluster, store, command, nodes=1, stop=stop, retry=NO_RETRIES)
     run.wait_started()
@@ -77,6 +77,6 @@ def test_a_maintenance_is_left_before_it_begins(cluster: Cluster, store: Path) -
         first, second = _nodes_of(run)
         assert (first, node in second) == ([node], False)
         assert run.decisions()[0]["cause"] == "maintenance"
-        assert_whole(run.checkpoints, 300)
+        assert_whole(run.checkpoints, 600)
     finally:
         cluster.slurm("scontrol", "delete", f"ReservationName=maint-{run.job_id}", check=False)

@@ -35,6 +35,7 @@ def _kill_script_and_agent(run: LiveRun) -> None:
         run.cluster.signal_process(process, signal.SIGKILL)
 
 
+@pytest.mark.docker_too
 def test_a_watcher_job_recovers_a_run_and_ends_with_it(cluster: Cluster, store: Path) -> None:
     command = trainer(store, "--steps", "60", "--pace", "0.1", "--checkpoint-every", "5")
     run = submit(cluster, store, command, nodes=1)
