@@ -142,9 +142,7 @@ def judge_launch(job: JobContext, end: LaunchEnd, slurm: SlurmClient, record: Re
         log_end=log.end or 0,
     )
     if not ours:
-        if seen is not None:
-            record.job_seen(seen)
-        say(f"{_not_ours(job, seen)}: nothing is decided in this job")
+        _leave_to_others(job, seen, record)
         return None
     diagnosis = dataclasses.replace(_NO_FAILURE, sentence=end.stop.detail if end.stop else "")
     if (end.exit_code != 0 and reason is None) or reason == "metric":
@@ -161,6 +159,12 @@ def judge_launch(job: JobContext, end: LaunchEnd, slurm: SlurmClient, record: Re
         resumed_from=str(end.resumed_from) if end.resumed_from else None,
     )
     return _announce(with_breaker(job.run, spec, _not_in_place(decision, end, seen, spec), time.time()))
+
+
+def _leave_to_others(job: JobContext, seen: JobRecord | None, record: Record) -> None:
+    if seen is not None:
+        record.job_seen(seen)
+    say(f"{_not_ours(job, seen)}: nothing is decided in this job")
 
 
 def _tell_failure(record: Record, number: int, diagnosis: Diagnosis, reason: str | None) -> Diagnosis:
