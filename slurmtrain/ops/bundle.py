@@ -54,12 +54,12 @@ def write_bundle(
     if view is None:
         raise NotFoundError(f"the directory of run {found.status.run_id} is not known")
     maker = _Maker(Bundle(path), make_masker(found.plan.spec if found.plan is not None else None), max_size)
-    around = _places_of(found)
+    around, blamed = _places_of(found), _blamed(found)
 
     def members() -> Iterator[Member]:
         for name, text in texts.items():
             yield from maker.text(name, text, now)
-        for item in choose_files(view.run, view.state, since_attempt=since_attempt, around=around):
+        for item in choose_files(view.run, view.state, since_attempt=since_attempt, around=around, blamed=blamed):
             yield from maker.file(item)
         if since_attempt:
             maker.leave_out(f"attempts before {since_attempt}", "not asked for")
@@ -67,6 +67,13 @@ def write_bundle(
 
     write_archive(path, found.status.run_id, members())
     return maker.bundle
+
+
+def _blamed(found: Explanation) -> set[str]:
+    trouble = found.trouble
+    if trouble is None:
+        return set()
+    return {str(trouble.node), *(str(suspect.node) for suspect in trouble.suspects)}
 
 
 def _places_of(found: Explanation) -> dict[Path, list[int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from slurmtrain.errors import StoreError
 from slurmtrain.store.rundir import RunDir
 
 LOG_HEAD, LOG_TAIL, LAUNCH_TAIL, AROUND = 256 << 10, 2 << 20, 96 << 10, 64 << 10
+NODE_HEAD, NODE_TAIL = 32 << 10, 128 << 10  # of a log that only one node wrote
 FILE_HEAD, FILE_TAIL = 1 << 20, 1 << 20
 _MOST_LAUNCHES = 20  # whose ends are taken from the middle of a log
 _MOST_FILES = 20_000
@@ -22,6 +23,8 @@ _NEVER = re.compile(
     r"core(?:[.-].*)?|.*\.(?:core|coredump|cudacore|nvcore|pyz|ckpt|pt|pth|bin|safetensors|pkl|pickle|sif|sqsh)"
 )
 _OWN = ("explain.html", "agent.pyz")
+_NODE_LOG = re.compile(r"/launches/\d+/node-([^/]+)\.log$")
+_SCENE = re.compile(r"/launches/\d+/scene/([^/+]*)(?:\+[^/]*)?/")
 _PUBLISHED = re.compile(r"\..*\.tmp")
 
 
@@ -43,30 +46,59 @@ class LeftOut:
 
 
 def choose_files(
-    run: RunDir, state: Run, *, since_attempt: int = 0, around: Mapping[Path, Sequence[int]] | None = None
+    run: RunDir,
+    state: Run,
+    *,
+    since_attempt: int = 0,
+    around: Mapping[Path, Sequence[int]] | None = None,
+    blamed: Collection[str] = (),
 ) -> Iterator[Source | LeftOut]:
-    """The most telling first: spec and scripts, journal, decisions and scenes from the newest attempt on, then logs.
+    """The most telling first: spec, scripts, journal and decisions, then scenes and logs.
 
-    ``around`` are places in logs (bytes) whose surroundings belong into the bundle.
+    ``around`` are places in logs (bytes) whose surroundings belong into the bundle; scenes and logs of ``blamed`` nodes
+    come before those of others, the newest attempt before older ones.
     """
     yield from _top(run)
     yield from _walk(run.journal, "journal")
     yield from _walk(run.submissions, "submissions")
+    found = list(_of_attempts(run, since_attempt))
+    logs = _walk(run.logs, "logs")
+    found += [_log(item, state, since_attempt, around or {}) if isinstance(item, Source) else item for item in logs]
+    found.sort(key=lambda item: _rank(item.name, blamed))
+    for item in found:
+        node_log = isinstance(item, Source) and _NODE_LOG.search(item.name) is not None
+        yield _node_log(item, around or {}) if isinstance(item, Source) and node_log else item
+    yield LeftOut("checkpoints", "checkpoints are never taken")
+
+
+def _of_attempts(run: RunDir, since_attempt: int) -> Iterator[Source | LeftOut]:
     try:
         attempts = [attempt for attempt in run.read_attempts() if attempt.number >= since_attempt]
     except StoreError as exc:
         yield LeftOut("attempts", str(exc))
-        attempts = []
+        return
     for attempt in reversed(attempts):
         yield from _walk(attempt.path, f"attempts/{attempt.path.name}")
-    for item in _walk(run.logs, "logs"):
-        if isinstance(item, Source):
-            wanted = _launch_ends(state, item.path.name, since_attempt)
-            wanted += [(at - AROUND, at + AROUND) for at in (around or {}).get(item.path, ())]
-            yield _pieces(item, LOG_HEAD, LOG_TAIL, wanted)
-        else:
-            yield item
-    yield LeftOut("checkpoints", "checkpoints are never taken")
+
+
+def _rank(name: str, blamed: Collection[str]) -> int:
+    """What is of the run as a whole, then of the nodes that are blamed, then of the others."""
+    if node := _SCENE.search(name):
+        return 1 if node[1] in blamed else 4
+    if node := _NODE_LOG.search(name):
+        return 3 if node[1] in blamed else 5
+    return 2 if name.startswith("logs/") else 0
+
+
+def _log(item: Source, state: Run, since_attempt: int, around: Mapping[Path, Sequence[int]]) -> Source:
+    wanted = _launch_ends(state, item.path.name, since_attempt)
+    wanted += [(at - AROUND, at + AROUND) for at in around.get(item.path.resolve(), ())]
+    return _pieces(item, LOG_HEAD, LOG_TAIL, wanted)
+
+
+def _node_log(item: Source, around: Mapping[Path, Sequence[int]]) -> Source:
+    wanted = [(at - AROUND, at + AROUND) for at in around.get(item.path.resolve(), ())]
+    return _pieces(item, NODE_HEAD, NODE_TAIL, wanted)
 
 
 def _top(run: RunDir) -> Iterator[Source | LeftOut]:
@@ -118,7 +150,10 @@ def _take(path: Path, name: str) -> Iterator[Source | LeftOut]:
 
 def _pieces(source: Source, head: int, tail: int, wanted: Sequence[tuple[int, int]]) -> Source:
     """The file whole where it is small, else its head, its tail and what is wanted between them."""
-    size = source.path.lstat().st_size
+    try:
+        size = source.path.lstat().st_size
+    except OSError:  # it is told when it is read
+        return Source(source.path, source.name)
     if size <= head + tail:
         return Source(source.path, source.name)
     found = sorted([(0, head), (size - tail, size), *((max(0, a), min(size, b)) for a, b in wanted if a < size)])

@@ -116,6 +116,7 @@ class _Teller:
             ev.LaunchStarted: self._launched,
             ev.LaunchEnded: self._ended,
             ev.Diagnosed: self._diagnosed,
+            ev.SceneTaken: self._scene_taken,
             ev.Decided: self._decided,
             ev.CameBack: self._came_back,
         }
@@ -179,6 +180,7 @@ class _Teller:
         words += f" after {say_duration(event.duration_s)}"
         words += f", asked to leave ({event.stop_reason})" if event.stop_reason else ""
         words += f", at step {event.step}" if event.step is not None else ""
+        words += f"; {event.saved}" if event.saved else ""
         yield self._line(event, "ended", words)
 
     def _diagnosed(self, event: ev.Diagnosed) -> Iterator[StoryLine]:
@@ -193,6 +195,10 @@ class _Teller:
         line = found.get("line")
         path += f":{line}" if path and isinstance(line, int) and line > 0 else ""
         yield self._line(event, "cause", f"{text} [{where}]" if where else text, path)
+
+    def _scene_taken(self, event: ev.SceneTaken) -> Iterator[StoryLine]:
+        words = f"the scene was kept on {event.nodes} of {event.of} nodes in {say_duration(event.duration_s)}"
+        yield self._line(event, "noted", words + (f" ({event.detail})" if event.detail else ""), event.path)
 
     def _below(self, path: str) -> str:
         """A file of the run as seen from its directory."""

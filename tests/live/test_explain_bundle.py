@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import tarfile
@@ -47,10 +48,21 @@ def _fail(cluster: Cluster, store: Path) -> LiveRun:
         retry={"in_place": 1, "requeues": 0, "delay_s": 0},
     )  # fmt: skip
     url = f"https://ann:{SECRETS['remote']}@git.example.org/ann/train.git"
-    for words in (("init", "-q"), ("remote", "add", "origin", url)):
-        assert cluster.as_user("git", "-C", str(run.workdir), *words).returncode == 0
+    _make_repository(run.workdir, url)
     run.wait_state("Failed", "Held", timeout_s=180)
     return run
+
+
+def _make_repository(folder: Path, url: str) -> None:
+    """As ``git init`` and ``git remote add`` leave it; not every node has git."""
+    owner = folder.stat()
+    for name in (".git", ".git/objects", ".git/refs"):
+        (folder / name).mkdir()
+    (folder / ".git" / "HEAD").write_text("ref: refs/heads/main\n", encoding="utf-8")
+    config = f'[core]\n\trepositoryformatversion = 0\n[remote "origin"]\n\turl = {url}\n'
+    (folder / ".git" / "config").write_text(config, encoding="utf-8")
+    for path in (folder / ".git", *(folder / ".git").iterdir()):
+        os.chown(path, owner.st_uid, owner.st_gid)
 
 
 def _read_bundle(path: Path) -> dict[str, bytes]:

@@ -207,3 +207,18 @@ def test_a_size_that_is_none_is_told(tmp_path: Path, size: str) -> None:
     done = CliRunner().invoke(command, ["x", "--max-size", size], env={"SLURMTRAIN_STORE": str(tmp_path)})
     assert done.exit_code == 2
     assert "--max-size" in done.output
+
+
+def test_of_many_nodes_the_blamed_come_first(tmp_path: Path) -> None:
+    told = make("failed", tmp_path)
+    launch = told.run.dir.attempt(1).launch(0)
+    for number in range(1, 60):
+        (launch / "scene" / f"m{number}").mkdir(parents=True)
+        (launch / "scene" / f"m{number}" / "big.txt").write_text("a line\n" * 3000, encoding="utf-8")
+        (launch / f"node-m{number}.log").write_text("a line\n" * 100_000, encoding="utf-8")
+    (launch / "node-n3.log").write_text("a line\n" * 100_000, encoding="utf-8")
+    files, manifest, _ = _bundle(tmp_path, "llama-8b-sft", "--max-size", "700K")
+    assert "attempts/001/launches/0/scene/n3/kernel/told.txt" in files
+    assert "logs/train-1.log" in files
+    assert 100_000 < len(files["attempts/001/launches/0/node-n3.log"]) < 200_000
+    assert sum(row["name"].endswith(".log") for row in manifest["left_out"]) > 50
