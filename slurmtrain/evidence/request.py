@@ -88,8 +88,13 @@ def build_scene(request: Request, run: RunDir, plan: Plan) -> Scene:
         log_file=_log_of(run, started, request),
         log_offset=started.log_offset if started else 0,
         ranks=request.ranks,
-        environ=request.environ,
+        environ={**_given_variables(plan), **request.environ},
     )
+
+
+def _given_variables(plan: Plan) -> dict[str, str]:
+    """The job file's variables: only the ranks have them in their environment, and their secrets are to be masked."""
+    return {str(name): str(value) for name, value in plan.spec.environment.variables.items()}
 
 
 def _find_start(run: RunDir, request: Request) -> LaunchStarted | None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from slurmtrain.core.spec import Environment, Spec
 from slurmtrain.evidence.collector import parse_collector
+from slurmtrain.evidence.request import Request, build_scene
 from slurmtrain.evidence.scene import Scene
 from slurmtrain.evidence.take import take_scene
+from slurmtrain.store.rundir import Plan, RunDir
 
 SECRET = "pl4nted-Secret-77"
 ENVIRON = {"MY_SERVICE_TOKEN": SECRET, "PATH": "/bin"}
@@ -47,3 +50,12 @@ def test_bytes_that_are_no_text_stay(tmp_path: Path) -> None:
     source = "def collect(scene):\n    scene.write('core', bytes(range(256)) * 9)\n"
     taken = take_scene([parse_collector("a.py", source, "test")], scene, 20.0)
     assert (taken.folder / "a" / "core").read_bytes() == bytes(range(256)) * 9
+
+
+def test_the_secrets_of_the_job_file_are_known_to_every_node(tmp_path: Path) -> None:
+    """Only the ranks have these variables in their environment; whoever takes the scene has not."""
+    spec = Spec(command=("true",), environment=Environment(variables={"WANDB_API_KEY": "0a1b2c3d4e5f", "RANK_TO": "1"}))
+    request = Request(tmp_path, "n1", "failed", 0, 0, environ={"RANK_TO": "2"})
+    scene = build_scene(request, RunDir(tmp_path), Plan("r", spec, {}))
+    assert scene.environ == {"WANDB_API_KEY": "0a1b2c3d4e5f", "RANK_TO": "2"}
+    assert scene.mask("key 0a1b2c3d4e5f") == "key ***"
