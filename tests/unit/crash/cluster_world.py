@@ -99,6 +99,7 @@ class Cluster:
         self.stage, self.slurm, self.run_dir, self.plan, self.client_of = stage, slurm, run_dir, plan, client_of
         self.executions: list[Execution] = []
         self.checkpoint_every = 3
+        self.saved: set[str] = set()  # names of checkpoints
         self.deaf = False  # the training ignores every request to stop
         self.takes = takes
         slurm.behaviour = Behaviour(ignores_term=True)
@@ -316,6 +317,7 @@ class Cluster:
             return  # ``submit`` has taken the run away; a job that Slurm took all the same has nowhere to write
         folder.mkdir(exist_ok=True)
         (folder / f"step-{training.step:06d}").write_bytes(b"weights" * 9)
+        self.saved.add(f"step-{training.step:06d}")
 
     def _end_tasks(self, training: Training, code: int) -> None:
         if not training.alive:

@@ -1,4 +1,5 @@
-"""Run one schedule or many; as a script, a long run: ``drive.py random 0 5000`` or ``drive.py points``."""
+"""Run one schedule or many; as a script, a long run: ``drive.py random 0 5000``, ``drive.py points``,
+or ``drive.py points 50 requeue hold``: each 50th point of these scenarios."""
 
 from __future__ import annotations
 
@@ -66,8 +67,9 @@ def main(arguments: list[str]) -> int:
                 (f"seed {seed}", functools.partial(run_random, worlds, seed)) for seed in seeds
             )
         else:
-            names = arguments[1:] or list(SCENARIOS)
-            jobs = all_points(worlds, names)
+            stride = next((int(word) for word in arguments[1:] if word.isdigit()), 1)
+            names = [word for word in arguments[1:] if not word.isdigit()] or list(SCENARIOS)
+            jobs = all_points(worlds, names, stride)
         for label, job in jobs:
             with contextlib.redirect_stdout(io.StringIO()) as said:
                 world, problems = job()
@@ -96,7 +98,8 @@ def all_points(worlds: Worlds, names: list[str], stride: int = 1) -> Iterator[tu
                 totals = {kind: count_points(worlds, name, role, kind) for kind in ("kill", "lose")}
             for verdict in VERDICTS:
                 total = totals["lose" if verdict.kind == "lose" else "kill"]
-                for number in range(1, total + 1, stride):
+                first = 1 + len(name + role + verdict.kind) % stride  # not the same few points everywhere
+                for number in range(min(first, max(total, 1)), total + 1, stride):
                     policy = AtPoint(role, number, verdict)
                     label = f"{name}: {role} point {number} of {total} {verdict}"
                     yield label, lambda name=name, policy=policy: run_scenario(worlds, name, policy)

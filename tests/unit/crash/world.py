@@ -162,7 +162,6 @@ class World:
         self.stop_asked_at: float | None = None
         self.decisions: dict[str, bytes] = {}
         self.problems: list[str] = []
-        self.seen_checkpoints: set[str] = set()
         self.cut_off: set[str] = set()  # executions whose node was lost
         self.ghost_allowance = 0.0  # so much longer a ghost may live, because it was stopped by a signal
         self.released = False  # a person let the run go on
@@ -170,6 +169,7 @@ class World:
         self.hostile = False  # the store has faults
         self.relaunch_allowed = False
         self._watchers = 0
+        self._stirred = False
         self._events = sorted(options.events, key=lambda item: item[0])
         self._next_tick = self.now() + 1.0
         self._begin()
@@ -299,6 +299,7 @@ class World:
         while self.now() < end and not stop():
             actor = self.stage.step()
             if actor is not None:
+                self._stirred = True
                 self._after(actor)
                 continue
             self._let_time_pass(end)
@@ -312,7 +313,9 @@ class World:
         if self.now() >= self._next_tick:
             self._next_tick += 1.0
             self.cluster.tick()
-            self._look_at_files()
+            if self._stirred:  # nobody else decides or takes a checkpoint away
+                self._look_at_files()
+            self._stirred = False
         self.cluster.sweep()
         while self._events and self.now() >= self.epoch + self._events[0][0]:
             _, act = self._events.pop(0)
@@ -349,9 +352,8 @@ class World:
             return
         folder = self.run.path / "checkpoints"
         names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-        if gone := self.seen_checkpoints - names:
+        if gone := self.cluster.saved - names:
             self.problems.append(f"checkpoints are gone: {gone}")
-        self.seen_checkpoints |= names
 
     def settle(self, limit_s: float = 7200.0) -> None:
         """The faults are over: watchers look, and in the end the run is resolved; then nothing stirs any more."""
