@@ -99,6 +99,13 @@ SCHEMA: Group = {
     },
     "stage_in": {**_STAGE},
     "stage_out": {**_STAGE, "after_failure": p.boolean},
+    "core_dumps": {
+        "enabled": p.boolean,
+        "ranks": p.choice("first", "all"),
+        "size_limit": p.memory,
+        "cuda": p.boolean,
+        "keep": p.integer(1, 1000),
+    },
     "ship": {
         "url": shipping.url,
         "what": shipping.what,

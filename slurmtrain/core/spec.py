@@ -14,6 +14,7 @@ SuccessRule = Literal["all", "primary"]
 MANY_NODES = 32  # the most whose output goes into one log
 OnNodeChange = Literal["continue", "ignore"]
 StagePlace = Literal["first_node", "each_node"]
+CoreRanks = Literal["first", "all"]
 SHIPPED = ("logs", "scenes", "records", "checkpoints")
 
 
@@ -157,6 +158,17 @@ class StageOut:
 
 
 @dataclass(frozen=True, slots=True)
+class CoreDumps:
+    """Core files of ranks that crash in native code. They hold all that the process knew, secrets too."""
+
+    enabled: bool = False
+    ranks: CoreRanks = "first"  # that crashes in a launch
+    size_limit: str = "16G"  # of each, as sbatch --mem; the kernel cuts it off there
+    cuda: bool = False  # light ones of the GPU, too, for cuda-gdb
+    keep: int = 2  # launches of a run, the newest ones, whose core files stay
+
+
+@dataclass(frozen=True, slots=True)
 class Ship:
     """What is copied to remote storage while the training runs and after it. Credentials are never written here."""
 
@@ -191,6 +203,7 @@ class Spec:
     retry: Retry = field(default_factory=Retry)
     stage_in: StageIn = field(default_factory=StageIn)
     stage_out: StageOut = field(default_factory=StageOut)
+    core_dumps: CoreDumps = field(default_factory=CoreDumps)
     ship: Ship = field(default_factory=Ship)
     companion: bool = True  # one small helper process per node
     components: tuple[Component, ...] = ()  # parts of a heterogeneous job beside ``resources``, which is its first

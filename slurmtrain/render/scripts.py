@@ -104,8 +104,15 @@ def _launch_values(spec: Spec) -> dict[str, Any]:
         "workdir": spec.workdir or ".",
         "primary": spec.success == "primary",
         "node_logs": has_node_logs(spec),
+        "core_kib": _kib(spec.core_dumps.size_limit) if spec.core_dumps.enabled else None,
         "stop_signal": spec.stop.signal if handed_on else "none",
     }
+
+
+def _kib(size: str) -> int:
+    """A size as ``sbatch --mem`` takes it, MiB where it has no unit."""
+    number, unit = re.fullmatch(r"(\d+)([kmgt]?)b?", size.lower(), re.ASCII).groups()  # type: ignore[union-attr]
+    return int(number) << {"k": 0, "m": 10, "": 10, "g": 20, "t": 30}[unit]
 
 
 def _component_values(spec: Spec, number: int, part: Resources | Component) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import pytest
 from render_support import executable, render
 
 from slurmtrain.core.array import array_task, parse_array
-from slurmtrain.core.spec import Component, Environment, Resources, Spec, StageIn, StageOut, Stop
+from slurmtrain.core.spec import Component, CoreDumps, Environment, Resources, Spec, StageIn, StageOut, Stop
 from slurmtrain.errors import SpecError
 from slurmtrain.render.scripts import render_array_script
 from slurmtrain.resources import bundled
@@ -46,6 +46,11 @@ SPECS = {
         workdir="/home/ada/gpt",
         resources=Resources(nodes=2, tasks_per_node=4, cpus_per_task=12, gres="gpu:h100:4", time_limit="2:00:00"),
         torchrun_options=("--log_dir=/tmp/logs",),
+    ),
+    "cores": Spec(
+        command=("python", "train.py"),
+        workdir="/home/ada/gpt",
+        core_dumps=CoreDumps(enabled=True, size_limit="2G", cuda=True),
     ),
     "primary": Spec(
         command=("python", "train.py"), workdir="/home/ada/gpt", success="primary", stop=Stop(signal="none")
