@@ -153,6 +153,7 @@ class AttemptRunner:
         log_file = os.path.relpath(launch.log_file, self._job.run.path)
         if launch.per_node:
             say(f"the output of each node is in {os.path.relpath(launch.folder or '', self._job.run.path)}/node-*.log")
+        self._scenes.started(launch)
         self._record.launch_started(number, log_file, launch.log_offset, newest)
         if number == 0:
             learn(self._job, place_of(self._env), self._watch.at_start, self._record)

@@ -14,7 +14,7 @@ from slurmtrain.agent.job import JobContext
 from slurmtrain.agent.processes import Process, read_environ
 from slurmtrain.agent.say import say
 from slurmtrain.agent.scene_process import SceneProcess
-from slurmtrain.agent.scene_words import Word
+from slurmtrain.agent.scene_words import STARTED, Word
 from slurmtrain.agent.stacks import find_ranks
 from slurmtrain.evidence.collector import ENDED
 from slurmtrain.evidence.request import Request
@@ -37,6 +37,7 @@ class CompanionScenes:
         self._find = find
         self._batch_host = batch_host
         self._environ: dict[str, str] = {}
+        self._seen = -1  # the launch that has this environment
         self._launch = -1  # the newest launch that has run here
         self._settled = -1  # up to this launch the agent has said its word
         self._process: SceneProcess | None = None
@@ -52,11 +53,15 @@ class CompanionScenes:
         """Remember the newest launch and its environment: when its ranks are dead nobody can be asked for it."""
         for process in processes:
             number = _launch_number(process.launch)
-            if number > self._launch:
-                self._launch, self._environ = number, read_environ(process.pid)
+            if number > self._seen:
+                self._seen, self._environ = number, read_environ(process.pid)
+                self._launch = max(number, self._launch)
 
     def hear(self, words: Iterable[Word]) -> None:
         for word in words:
+            if word.ending == STARTED:
+                self._launch = max(self._launch, word.launch)
+                continue
             self._settled = max(self._settled, word.launch)
             if word.ending:
                 self._waiting.append(word)
@@ -122,7 +127,7 @@ class CompanionScenes:
 
     def _environ_of(self, launch: int) -> dict[str, str]:
         """What its ranks were given; of one that nobody here has seen, what the job was given, which is most of it."""
-        if self._launch == launch and self._environ:
+        if self._seen == launch and self._environ:
             return self._environ
         numbers = {"SLURMTRAIN_ATTEMPT": str(self._attempt.number), "SLURMTRAIN_LAUNCH": str(launch)}
         return {**os.environ, **numbers, "SLURMTRAIN_LAUNCH_KEY": f"{self._attempt.number}.{launch}"}

@@ -11,13 +11,17 @@ import os
 from dataclasses import asdict, dataclass
 from typing import IO
 
+STARTED = "started"  # instead of an ending: the launch begins
 _MAX_LINE = 2000
 _MAX_PENDING = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """Take the scene of a launch now; with ``ending`` "" none is wanted of it, whatever comes."""
+    """Take the scene of a launch now; with ``ending`` "" none is wanted of it, whatever comes.
+
+    ``STARTED`` tells of a launch that may be over before a companion has looked for its ranks.
+    """
 
     launch: int
     ending: str = ""

@@ -17,7 +17,7 @@ from slurmtrain.agent.processes import find_launch_processes
 from slurmtrain.agent.record import Record
 from slurmtrain.agent.say import say
 from slurmtrain.agent.scene_process import SceneProcess
-from slurmtrain.agent.scene_words import Word
+from slurmtrain.agent.scene_words import STARTED, Word
 from slurmtrain.agent.stacks import find_ranks
 from slurmtrain.agent.stops import StopReason
 from slurmtrain.agent.verdict import LaunchEnd
@@ -49,6 +49,9 @@ class Scenes:
         self._own: SceneProcess | None = None
         self._answers_before = 0
         self._taken: set[int] = set()  # launches
+
+    def started(self, launch: LaunchProcess) -> None:
+        self._companions.send(Word(launch.number, STARTED))
 
     def after(self, end: LaunchEnd, decision: Decision | None) -> None:
         """The launch has ended: begin its scene, unless it went well, or was asked to end, or has one.

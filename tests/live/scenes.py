@@ -88,6 +88,16 @@ def wait_complete(
     return wait_until(look, timeout_s, f"{count} complete scenes in {scene_folder(run, attempt, launch)}")
 
 
+def wait_facts(run: LiveRun, count: int, timeout_s: float = 120) -> dict[str, Any]:
+    """Until so many nodes of the first launch have ``10-facts``: KILL may cut off later ones where time is short."""
+
+    def look() -> dict[str, Any] | None:
+        found = manifests(run)
+        return found if sum("10-facts" in by_name(m) for m in found.values()) >= count else None
+
+    return wait_until(look, timeout_s, f"10-facts of {count} nodes in {scene_folder(run)}")
+
+
 def facts_of(run: LiveRun, node: str, attempt: int = 0, launch: int = 0) -> dict[str, Any]:
     """What the collector ``10-facts`` was told on a node."""
     found: dict[str, Any] = json.loads(

@@ -1,0 +1,123 @@
+"""The scene where Slurm, a person or the clock ends the job: what companions keep when nobody can be asked any more."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from cluster import Cluster
+from runs import LiveRun, submit
+from scenes import QUICK, by_name, facts_of, journal, manifests, place, program, wait_complete, wait_facts
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.native_only]
+
+WORKS = """
+import os, signal, sys, time
+print("rank", os.environ["RANK"], "works", flush=True)
+open(f"begun-{os.environ['RANK']}", "w").close()
+time.sleep(float(sys.argv[1]))
+"""
+RETRY = {"delay_s": 1}
+
+
+def works(cluster: Cluster, store: Path, seconds: int = 300, *, partition: str = "batch", **spec: object) -> LiveRun:
+    """A run of two ranks on two nodes that works for so long, once both have begun."""
+    from cluster import wait_until
+
+    command = [*program(store, WORKS), str(seconds)]
+    run = submit(cluster, store, command, env=place(store, QUICK), partition=partition, retry=RETRY, **spec)  # type: ignore[arg-type]
+    wait_until(lambda: len(list(run.workdir.glob("begun-*"))) == 2, 90, "both ranks work")
+    here = run.path / "attempts" / "000" / "nodes"
+    wait_until(lambda: len(list(here.glob("*.json"))) == 2, 90, "both companions listen")
+    return run
+
+
+def nodes_of(cluster: Cluster, run: LiveRun) -> list[str]:
+    job = cluster.job(run.job_id)
+    assert job is not None
+    return sorted(job.nodes)
+
+
+@pytest.mark.nodes(2)
+def test_scancel_leaves_a_scene_and_is_not_held_up(cluster: Cluster, store: Path) -> None:
+    run = works(cluster, store)
+    nodes = nodes_of(cluster, run)
+    asked = time.time()
+    cluster.slurm("scancel", str(run.job_id))
+    run.wait_slurm("CANCELLED")
+    assert cluster.processes(run.job_id) == []
+    took = time.time() - asked
+    found = wait_facts(run, 2, timeout_s=1)
+    assert sorted(found) == nodes
+    for node, manifest in found.items():
+        assert manifest["ending"] == "ended"
+        facts = facts_of(run, node)
+        assert facts["environ"]["SLURMTRAIN_LAUNCH_KEY"] == "0.0"
+        assert facts["batch_host"] == (node == nodes[0])
+    assert took < 60
+
+
+@pytest.mark.nodes(2)
+def test_preemption_leaves_a_scene_and_the_run_goes_on(cluster: Cluster, store: Path) -> None:
+    run = works(cluster, store)
+    nodes = nodes_of(cluster, run)
+    urgent = cluster.sbatch(
+        "-p",
+        cluster.partition("urgent"),
+        "-w",
+        nodes[1],
+        "--exclusive",
+        "-o",
+        "/dev/null",
+        script="#!/bin/bash\nsleep 1\n",
+    )
+    found = wait_facts(run, 2)
+    assert sorted(found) == nodes
+    assert {m["ending"] for m in found.values()} == {"ended"}
+    cluster.wait_gone(urgent)
+
+
+@pytest.mark.nodes(2)
+def test_the_warning_before_the_time_limit_takes_it_while_the_ranks_live(cluster: Cluster, store: Path) -> None:
+    run = works(cluster, store, time_limit="1", stop={"signal": "none"})
+    nodes = nodes_of(cluster, run)
+    found = wait_complete(run, 2)
+    assert sorted(found) == nodes
+    for node, manifest in found.items():
+        assert (manifest["ending"], manifest["cause"]) == ("warned", "time_limit")
+        assert [rank["rank"] for rank in facts_of(run, node)["ranks"]] == [nodes.index(node)]
+    cluster.slurm("scancel", str(run.job_id))
+
+
+@pytest.mark.nodes(2)
+def test_a_hang_is_kept_before_its_ranks_are_ended(cluster: Cluster, store: Path) -> None:
+    run = works(cluster, store, hang={"timeout_s": 6, "startup_s": 0})
+    nodes = nodes_of(cluster, run)
+    found = wait_complete(run, 2)
+    for node, manifest in found.items():
+        assert manifest["ending"] == "hung"
+        assert [rank["rank"] for rank in facts_of(run, node)["ranks"]] == [nodes.index(node)], "they lived"
+        assert "05-processes" in by_name(manifest)
+    run.wait_slurm("RUNNING")
+    cluster.slurm("scancel", str(run.job_id))
+
+
+@pytest.mark.nodes(2)
+def test_without_companions_the_agent_keeps_the_batch_host(cluster: Cluster, store: Path) -> None:
+    command = program(store, "import os, sys, time\ntime.sleep(1)\nsys.exit(9)\n")
+    run = submit(
+        cluster,
+        store,
+        command,
+        env=place(store, QUICK),
+        companion=False,
+        retry={"in_place": 0, "requeues": 0, "delay_s": 0},
+    )
+    run.wait_state("Failed", "Held")
+    (node, manifest) = next(iter(manifests(run).items()))
+    assert len(manifests(run)) == 1
+    assert manifest["ending"] == "failed"
+    assert facts_of(run, node)["batch_host"]
+    (taken,) = [row for row in journal(run) if row["kind"] == "scene_taken"]
+    assert (taken["nodes"], taken["of"]) == (1, 2)
