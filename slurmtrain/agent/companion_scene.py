@@ -13,10 +13,10 @@ from slurmtrain.agent.companion_events import SCENE, tell
 from slurmtrain.agent.job import JobContext
 from slurmtrain.agent.processes import Process, read_environ
 from slurmtrain.agent.say import say
-from slurmtrain.agent.scene_process import SceneProcess
 from slurmtrain.agent.scene_words import STARTED, Word
 from slurmtrain.agent.stacks import find_ranks
 from slurmtrain.evidence.collector import ENDED
+from slurmtrain.evidence.process import SceneProcess
 from slurmtrain.evidence.request import Request
 from slurmtrain.evidence.scene import Rank
 from slurmtrain.store.publish import exists

@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
 
         return release_here(float(arguments[1]))
     if arguments == ["scene"]:
-        from slurmtrain.agent.scene_process import run_scene
+        from slurmtrain.evidence.process import run_scene
 
         return run_scene()
     say("usage: agent.pyz attempt RUN_DIR | companion RUN_DIR ATTEMPT | release SINCE | scene | rescue RUN_DIR")

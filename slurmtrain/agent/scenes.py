@@ -16,7 +16,6 @@ from slurmtrain.agent.launch import LaunchProcess
 from slurmtrain.agent.processes import find_launch_processes
 from slurmtrain.agent.record import Record
 from slurmtrain.agent.say import say
-from slurmtrain.agent.scene_process import SceneProcess
 from slurmtrain.agent.scene_words import STARTED, Word
 from slurmtrain.agent.stacks import find_ranks
 from slurmtrain.agent.stops import StopReason
@@ -24,6 +23,7 @@ from slurmtrain.agent.verdict import LaunchEnd
 from slurmtrain.core.decision import Action, Decision
 from slurmtrain.evidence.collector import ENDED, FAILED, HUNG, WARNED
 from slurmtrain.evidence.manifest import scene_dir
+from slurmtrain.evidence.process import SceneProcess
 from slurmtrain.evidence.request import Request
 from slurmtrain.evidence.scene import Rank
 from slurmtrain.store.publish import exists

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from slurmtrain.errors import StoreError
 from slurmtrain.evidence.manifest import MANIFEST, has_scene, scene_dir
-from slurmtrain.store.rundir import RunDir
+from slurmtrain.store.rundir import AttemptDir, RunDir
 
 _THINNED = ".thinned"  # in a scene's folder: nothing is left to be removed
 
@@ -19,7 +19,7 @@ def scenes_of(run: RunDir) -> list[tuple[int, int, Path]]:
     """(attempt, launch, its folder) of all launches that have a scene, oldest first. Raises ``StoreError``."""
     found = []
     for attempt in run.read_attempts():
-        for number in _numbers(attempt.path / "launches"):
+        for number in launch_numbers(attempt):
             if has_scene(attempt.launch(number)):
                 found.append((attempt.number, number, attempt.launch(number)))
     return found
@@ -62,7 +62,9 @@ def _keep_manifest(node: Path) -> None:
                 Path(entry.path).unlink()
 
 
-def _numbers(folder: Path) -> Iterator[int]:
+def launch_numbers(attempt: AttemptDir) -> Iterator[int]:
+    """The launches that have a folder, in order. Raises ``StoreError``."""
+    folder = attempt.path / "launches"
     try:
         names = [entry.name for entry in os.scandir(folder)]
     except FileNotFoundError:

@@ -27,6 +27,7 @@ from slurmtrain.ops.ended import Execution, find_execution_end
 from slurmtrain.ops.fallback import fallback_of
 from slurmtrain.ops.held import cancel_replaced, replace_held
 from slurmtrain.ops.observe import Observation, build_job_seen
+from slurmtrain.ops.outside_scene import begin_outside
 from slurmtrain.ops.release import finish_release
 from slurmtrain.ops.requeued import judge_ended_attempt, settle_earlier
 from slurmtrain.slurm.client import JobRecord, SlurmClient
@@ -214,6 +215,7 @@ def _note_start(care: Care, attempt: AttemptDir, execution: Execution) -> list[E
 
 
 def _decide(care: Care, attempt: AttemptDir, execution: Execution) -> list[Event]:
+    begin_outside(care.run, care.plan.spec, attempt, str(care.job_id), execution.nodes)
     decision, events = _judge(care, attempt, execution)
     if not publish_decision(attempt, decision, "watcher"):
         return _finish(care, attempt, execution, attempt.read_decision() or {})

@@ -27,6 +27,7 @@ from slurmtrain.ops.decided import build_decided, publish_decision
 from slurmtrain.ops.fallback import fallback_of
 from slurmtrain.ops.judge import LogRange, decide_ending, diagnose_log
 from slurmtrain.ops.launch_exit import find_unrecorded_end
+from slurmtrain.ops.outside_scene import begin_outside
 from slurmtrain.slurm.client import AccountingRecord, SlurmClient
 from slurmtrain.slurm.srun_messages import parse_rank_exits
 from slurmtrain.store.journal import read_journal
@@ -93,6 +94,7 @@ def settle_earlier(run: RunDir, spec: Spec, before: int, slurm: SlurmClient, who
     written: list[ev.Event] = []
     for attempt in run.read_attempts():
         if attempt.number < before and attempt.read_decision() is None:
+            begin_outside(run, spec, attempt, str((attempt.read_owner() or {}).get("job_id", "")))
             judged = judge_requeued_attempt(run, spec, attempt, slurm, who)
             if publish_decision(attempt, judged.decision, who):
                 written += [*judged.events, build_decided(attempt.number, judged.decision, who)]

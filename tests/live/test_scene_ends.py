@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
-from cluster import Cluster
+from cluster import Cluster, wait_until
 from runs import LiveRun, submit
-from scenes import QUICK, by_name, facts_of, journal, manifests, place, program, wait_complete, wait_facts
+from scenes import QUICK, by_name, facts_of, journal, manifests, place, program, scene_folder, wait_complete, wait_facts
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.native_only]
 
@@ -23,8 +23,6 @@ RETRY = {"delay_s": 1}
 
 def works(cluster: Cluster, store: Path, seconds: int = 300, *, partition: str = "batch", **spec: object) -> LiveRun:
     """A run of two ranks on two nodes that works for so long, once both have begun."""
-    from cluster import wait_until
-
     command = [*program(store, WORKS), str(seconds)]
     run = submit(cluster, store, command, env=place(store, QUICK), partition=partition, retry=RETRY, **spec)  # type: ignore[arg-type]
     wait_until(lambda: len(list(run.workdir.glob("begun-*"))) == 2, 90, "both ranks work")
@@ -121,3 +119,23 @@ def test_without_companions_the_agent_keeps_the_batch_host(cluster: Cluster, sto
     assert facts_of(run, node)["batch_host"]
     (taken,) = [row for row in journal(run) if row["kind"] == "scene_taken"]
     assert (taken["nodes"], taken["of"]) == (1, 2)
+
+
+@pytest.mark.nodes(3)
+def test_a_lost_batch_host_leaves_what_the_other_node_knew_and_slurms_records(cluster: Cluster, store: Path) -> None:
+    run = works(cluster, store)
+    nodes = nodes_of(cluster, run)
+    cluster.kill_node(nodes[0])
+    found = wait_facts(run, 1, timeout_s=180)
+    assert (list(found), found[nodes[1]]["ending"]) == ([nodes[1]], "ended")
+
+    def outside() -> bool:
+        run.watch_once()
+        rows = by_name(manifests(run).get("+after", {"collectors": []}))
+        return rows.get("40-outside", {}).get("status") == "taken"
+
+    wait_until(outside, 180, "the next gate or a watcher looks from outside")
+    said = (scene_folder(run) / "+after" / "40-outside" / "output.txt").read_text()
+    assert said == f"after {run.job_id}\n"
+    assert "10-facts" not in by_name(manifests(run)["+after"])
+    cluster.slurm("scancel", str(run.job_id))

@@ -1,4 +1,4 @@
-"""The process that takes this node's scene: beside the companion or the agent, which never wait for the store."""
+"""The process that takes a scene: beside a companion, the agent or a watcher, which never wait for the store."""
 
 from __future__ import annotations
 
