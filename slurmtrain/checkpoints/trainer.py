@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from slurmtrain.checkpoints.model import Corrupt, Entry, Incomplete, Reading
@@ -13,7 +14,8 @@ _WEIGHTS = re.compile(
     r"(?:adapter_)?(?:model|pytorch_model|tf_model|flax_model)\S*\.(?:safetensors|bin|h5|msgpack)|pytorch_model_fsdp_\d+|global_step\d+"
 )
 _STATE = "trainer_state.json"
-_NAME = re.compile(r"checkpoint-\d+")
+_OPTIMIZER = "optimizer.pt"  # without it the Trainer goes on, with moments that begin anew
+_NAME = re.compile(r"checkpoint-\d{1,18}", re.ASCII)
 
 
 def is_trainer(entry: Entry) -> bool:
@@ -24,10 +26,22 @@ def is_trainer(entry: Entry) -> bool:
 
 def _has_trainers_neighbour(path: Path) -> bool:
     """A save that was cut off early has nothing of the Trainer's yet; the checkpoints beside it have."""
+    return any(True for _ in _neighbours(path))
+
+
+def _neighbours(path: Path) -> Iterator[Path]:
     try:
-        return any(_NAME.fullmatch(other.parent.name) for other in path.parent.glob(f"checkpoint-*/{_STATE}"))
+        for state in path.parent.glob(f"checkpoint-*/{_STATE}"):
+            if _NAME.fullmatch(state.parent.name) and state.parent != path:
+                yield state.parent
     except OSError:
-        return False
+        return
+
+
+def _had_before(path: Path, name: str) -> bool:
+    """Whether a checkpoint of an earlier step has this file: of old ones a person may have removed it."""
+    step = int(path.name.rpartition("-")[2])
+    return any(int(old.name.rpartition("-")[2]) < step and (old / name).exists() for old in _neighbours(path))
 
 
 def check_trainer(entry: Entry, reading: Reading) -> None:
@@ -44,6 +58,8 @@ def check_trainer(entry: Entry, reading: Reading) -> None:
         raise Incomplete(f"{entry.path.name} has no weights")
     if _NAME.fullmatch(entry.path.name) and _STATE not in entry.names:
         raise Incomplete(f"{entry.path.name} has no {_STATE}, which is written last")
+    if _NAME.fullmatch(entry.path.name) and _OPTIMIZER not in entry.names and _had_before(entry.path, _OPTIMIZER):
+        raise Incomplete(f"{entry.path.name} has lost {_OPTIMIZER!r}, which the checkpoints before it have")
 
 
 def _read_step(entry: Entry) -> int | None:

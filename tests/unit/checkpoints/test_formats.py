@@ -127,6 +127,20 @@ def test_a_trainers_save_that_was_cut_off_early_is_known_by_its_neighbours(
     assert check(tmp_path / "checkpoint-4").health is Health.VALID
 
 
+def test_a_trainers_checkpoint_that_lost_its_optimizer_is_not_whole(tmp_path: Path) -> None:
+    for step in (4, 6, 8):
+        shutil.copytree(DATA / "trainer" / "checkpoint-4", tmp_path / f"checkpoint-{step}")
+    (tmp_path / "checkpoint-6" / "optimizer.pt").unlink()
+    (tmp_path / "checkpoint-4" / "optimizer.pt").unlink()
+    assert check(tmp_path / "checkpoint-6").health is Health.VALID, "old ones a person may have made smaller"
+    (tmp_path / "checkpoint-8" / "optimizer.pt").rename(tmp_path / "checkpoint-4" / "optimizer.pt")
+    verdict = check(tmp_path / "checkpoint-8")
+    assert (verdict.health, verdict.detail) == (
+        Health.INCOMPLETE,
+        "checkpoint-8 has lost 'optimizer.pt', which the checkpoints before it have",
+    )
+
+
 def read_members(path: Path) -> dict[str, bytes] | None:
     try:
         with zipfile.ZipFile(path) as archive:
