@@ -27,10 +27,12 @@ def check_apart(
     deep: bool = False,
     marker: str | None = None,
     parts: frozenset[str] = frozenset(),
+    own: Path | None = None,
     limit_s: float = 3 * CHEAP_S,
 ) -> Verdict:
     """As ``check.check``; ``UNREADABLE`` where the check does not end within ``limit_s``. Never raises."""
     order = {"path": os.fspath(path), "deep": deep, "marker": marker, "parts": sorted(parts)}
+    order["own"] = os.fspath(own) if own is not None else None
     try:
         child = subprocess.Popen(
             [sys.executable, "-I", "-c", _CHILD, str(_ROOT)],
@@ -46,17 +48,16 @@ def check_apart(
     except subprocess.TimeoutExpired:
         child.kill()  # not waited for: what hangs in the kernel does not die
         return Verdict(Health.UNREADABLE, "", f"{path.name} could not be read within {limit_s:.0f} s")
-    return _read(answer, path, child.returncode)
+    died_of = Health.UNREADABLE if own is not None and own.is_file() else Health.CORRUPT  # of our code, or of theirs
+    return _read(answer, path, child.returncode, died_of)
 
 
-def _read(answer: bytes, path: Path, code: int) -> Verdict:
+def _read(answer: bytes, path: Path, code: int, died_of: Health) -> Verdict:
     try:
         found = json.loads(answer)
         return Verdict(Health(found["health"]), found["format"], found["detail"], found["step"], found["deep"])
     except (ValueError, KeyError, TypeError):
-        return Verdict(
-            Health.CORRUPT, "", f"{path.name} cannot be checked: the check of it ended with exit code {code}"
-        )
+        return Verdict(died_of, "", f"{path.name} cannot be checked: the check of it ended with exit code {code}")
 
 
 def main() -> None:
@@ -64,7 +65,11 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     order = json.load(sys.stdin)
-    found = check(Path(order["path"]), deep=order["deep"], marker=order["marker"], parts=frozenset(order["parts"]))
+    own = Path(order["own"]) if order["own"] else None
+    answer, sys.stdout = sys.stdout, sys.stderr  # what a format of the run's own prints is no verdict
+    found = check(
+        Path(order["path"]), deep=order["deep"], marker=order["marker"], parts=frozenset(order["parts"]), own=own
+    )
     detail = found.detail.encode("utf-8", "replace").decode()
     shown = {
         "health": found.health.value,
@@ -73,4 +78,4 @@ def main() -> None:
         "step": found.step,
         "deep": found.deep,
     }
-    json.dump(shown, sys.stdout)
+    json.dump(shown, answer)

@@ -23,6 +23,7 @@ from slurmtrain.checkpoints import (
     trainer,
 )
 from slurmtrain.checkpoints.model import Corrupt, Entry, Format, Health, Incomplete, Reading, Verdict
+from slurmtrain.checkpoints.own import load_own
 
 CHEAP_BYTES = 64 << 20  # that are read for checksums without being asked
 CHEAP_S = 10.0
@@ -50,22 +51,31 @@ FOLDERS = (
 _TENSORFLOW = Format("tensorflow", tensorflow.is_tensorflow, tensorflow.check_tensorflow)
 
 
-def check(path: Path, *, deep: bool = False, marker: str | None = None, parts: frozenset[str] = frozenset()) -> Verdict:
+def check(
+    path: Path,
+    *,
+    deep: bool = False,
+    marker: str | None = None,
+    parts: frozenset[str] = frozenset(),
+    own: Path | None = None,
+) -> Verdict:
     """The verdict about one checkpoint. Never raises for what it finds.
 
     ``marker`` is a file that the training writes last: in the folder, or beside the file as ``<name><marker>``.
     ``parts`` are the names of the files that make up a checkpoint whose path is only their common beginning.
+    ``own`` is the run's file of further formats (``checkpoints.own``), whose code is then run.
     """
     deadline = time.monotonic() + CHEAP_S
     reading = Reading(deep, CHEAP_BYTES, (lambda: False) if deep else (lambda: time.monotonic() > deadline))
     name = "plain"
     try:
         entry = look(path) if not parts else Entry(path, False, 0, b"", parts)
-        form = _TENSORFLOW if parts else _find_format(entry)
+        ours = next((form for form in load_own(own) if not parts and form.matches(entry)), None)
+        form = ours or (_TENSORFLOW if parts else _find_format(entry))
         name = form.name if form is not None else name
         if marker is not None and not _has_marker(entry, marker):
             raise Incomplete(f"{path.name} has no {marker}, which the training writes last")
-        known = _check_entry(entry, form, reading)
+        known = _check_entry(entry, form, reading) if ours is None else _trust(ours, entry, reading)
     except Incomplete as exc:
         return Verdict(Health.INCOMPLETE, name, str(exc), reading.step)
     except Corrupt as exc:
@@ -80,6 +90,12 @@ def check(path: Path, *, deep: bool = False, marker: str | None = None, parts: f
         return Verdict(Health.UNREADABLE, name, f"{path.name} cannot be read: {exc.strerror or exc}")
     known = known or marker is not None
     return Verdict(Health.VALID if known else Health.UNKNOWN, name, "", reading.step, deep and reading.complete)
+
+
+def _trust(form: Format, entry: Entry, reading: Reading) -> bool:
+    """A format of the run's own has the whole say."""
+    form.check(entry, reading)
+    return True
 
 
 def look(path: Path) -> Entry:

@@ -11,6 +11,7 @@ from pathlib import Path
 from slurmtrain.checkpoints import tensorflow
 from slurmtrain.checkpoints.apart import check_apart
 from slurmtrain.checkpoints.model import BROKEN, RESUMABLE, Health, Verdict
+from slurmtrain.checkpoints.own import OWN_FORMATS
 from slurmtrain.checkpoints.plain import TENSOR_SUFFIXES
 from slurmtrain.checkpoints.pointers import repoint
 from slurmtrain.core.spec import Checkpoint
@@ -84,12 +85,13 @@ def choose(run_dir: Path, checkpoint: Checkpoint, *, deep: bool = False) -> Choi
     after the other looks broken it is the check that is in doubt.
     """
     passed: list[tuple[Found, Verdict]] = []
+    own = run_dir / OWN_FORMATS
     for found in find_all(run_dir, checkpoint)[:_MOST_CHECKED]:
         if not checkpoint.check:
             return Choice(found, None)
-        verdict = check_apart(found.path, deep=deep, marker=checkpoint.marker, parts=found.parts)
+        verdict = check_apart(found.path, deep=deep, marker=checkpoint.marker, parts=found.parts, own=own)
         if verdict.health is Health.UNREADABLE:  # a file system's hiccup must not cost hours of training
-            verdict = check_apart(found.path, deep=deep, marker=checkpoint.marker, parts=found.parts)
+            verdict = check_apart(found.path, deep=deep, marker=checkpoint.marker, parts=found.parts, own=own)
         if verdict.health in RESUMABLE:
             return Choice(found, verdict, tuple(passed))
         passed.append((found, verdict))

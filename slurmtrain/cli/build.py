@@ -45,14 +45,15 @@ def build_run(
 
 
 def find_extensions(settings: Settings, cwd: Path, folders: Sequence[Path] = ()) -> tuple[Extensions, list[str]]:
-    """Templates, rules and collectors of the whole search order, and notes on what could not be used."""
+    """Templates, rules, formats and collectors of the whole search order, and notes on what could not be used."""
     trusted = settings.trusted()
     places = find_places(os.environ, given=folders, project=find_project(cwd), user=user_config_dir(os.environ))
     plugins = load_plugins(places, trusted)
     templates = [*find_folders(places, "templates", trusted), *plugins.folders("template")]
     rules = [*find_folders(places, "rules", trusted), *plugins.folders("rule")]
     chosen = choose_collectors(places, trusted)
-    return Extensions(templates, rules, chosen.collectors), [*plugins.notes, *chosen.notes]
+    formats = find_folders(places, "formats", trusted)
+    return Extensions(templates, rules, formats, chosen.collectors), [*plugins.notes, *chosen.notes]
 
 
 def find_commands() -> dict[str, click.Command]:

@@ -34,6 +34,7 @@ def command(run: str, deep: bool, last: int, as_json: bool, store: str | None) -
     from slurmtrain.checkpoints.apart import check_apart
     from slurmtrain.checkpoints.find import checkpoint_dir, find_all
     from slurmtrain.checkpoints.model import RESUMABLE
+    from slurmtrain.checkpoints.own import OWN_FORMATS
     from slurmtrain.errors import NotFoundError
     from slurmtrain.ops.timeline import find_plan
     from slurmtrain.store.find import find_run
@@ -48,7 +49,8 @@ def command(run: str, deep: bool, last: int, as_json: bool, store: str | None) -
     rows, resume = [], None
     for one in find_all(found.path, spec)[:last]:
         limit_s = {"limit_s": 86400.0} if deep else {}
-        verdict = check_apart(one.path, deep=deep, marker=spec.marker, parts=one.parts, **limit_s)
+        own = found.path / OWN_FORMATS
+        verdict = check_apart(one.path, deep=deep, marker=spec.marker, parts=one.parts, own=own, **limit_s)
         if resume is None and (verdict.health in RESUMABLE or not spec.check):
             resume = one
         rows.append((one, verdict))

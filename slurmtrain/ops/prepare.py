@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import slurmtrain
+from slurmtrain.checkpoints.collect_own import load_formats
+from slurmtrain.checkpoints.own import OWN_FORMATS
 from slurmtrain.config.resolve import Resolved
 from slurmtrain.config.specfile import dump_spec
 from slurmtrain.core.array import ArrayTask
@@ -47,6 +49,7 @@ class Extensions:
 
     templates: Sequence[Path] = ()
     rules: Sequence[Path] = ()
+    formats: Sequence[Path] = ()  # of checkpoints
     collectors: Sequence[Collector] | None = None  # all there are; None: the bundled ones
 
 
@@ -154,9 +157,11 @@ def build_own_files(prepared: Prepared) -> dict[str, tuple[bytes, int]]:
 
 
 def build_frozen_files(extensions: Extensions) -> dict[str, tuple[bytes, int]]:
-    """The program and the rules that the run keeps, whatever is installed later."""
+    """The program, the rules and the formats that the run keeps, whatever is installed later."""
+    formats = load_formats(extensions.formats)
     collectors = _collectors(extensions)
     return {
+        **({OWN_FORMATS: (to_json(formats), 0o644)} if formats else {}),
         "rules.json": (load_rules(extensions.rules).to_json().encode(), 0o644),
         COLLECTORS: (freeze_collectors(collectors), 0o600),
         "agent.pyz": (build_agent_zip(sources=[c.source for c in collectors if c.python]), 0o755),

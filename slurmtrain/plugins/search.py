@@ -1,7 +1,7 @@
 """Where templates, rule packs and plugins are looked for, and which of them may be used.
 
 Order, the first hit wins: command line → project (``.slurmtrain/`` beside ``slurmtrain.toml``) → ``$SLURMTRAIN_PATH`` →
-user → site → entry points → bundled. A place has the folders ``templates``, ``rules`` and ``plugins``.
+user → site → entry points → bundled. A place has the folders ``templates``, ``rules``, ``formats`` and ``plugins``.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def find_places(
 
 
 def find_folders(places: Iterable[Place], kind: str, trusted: Sequence[Path] = ()) -> list[Path]:
-    """The ``templates``, ``rules`` or ``plugins`` folders of the places, the bundled one left out.
+    """The ``templates``, ``rules``, ``formats`` or ``plugins`` folders of the places, the bundled one left out.
 
     Raises ``RefusedError`` where others may change a folder or a file in it: passing over it in silence would change
     what a job does.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from slurmtrain.checkpoints.apart import check_apart
 from slurmtrain.checkpoints.find import Found, checkpoint_dir, find_all
 from slurmtrain.checkpoints.model import Health
+from slurmtrain.checkpoints.own import OWN_FORMATS
 from slurmtrain.core.spec import Checkpoint, Ship
 from slurmtrain.ops.shipping.content import SourceGoneError, binary_body
 from slurmtrain.ops.shipping.items import CHECKPOINTS, Source, look_at, to_key
@@ -66,7 +67,7 @@ class CheckpointShipment:
             self._remove_others(set(kept), there, ledger, report)
 
     def _is_valid(self, found: Found) -> bool:
-        verdict = check_apart(found.path, marker=self._spec.marker, parts=found.parts)
+        verdict = check_apart(found.path, marker=self._spec.marker, parts=found.parts, own=self._run.path / OWN_FORMATS)
         return verdict.health is Health.VALID or (verdict.health is Health.UNKNOWN and self._spec.marker is None)
 
     def _name_of(self, found: Found) -> str:
