@@ -141,3 +141,19 @@ def test_what_makes_no_sense_is_refused(spec: Spec, said: str) -> None:
     problems = Problems()
     check_spec(spec, {}, problems, {})
     assert said in " ".join(problem.message for problem in problems.found)
+
+
+def test_a_journal_that_cannot_be_read_for_a_while_is_waited_for(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may hold the word that nothing is to be done."""
+    scene.slurm.finish(scene.job_id, 0, signal.SIGKILL)
+    scene.slurm.advance(2)
+    (damage := scene.run.journal / "agent-x.jsonl").mkdir()
+
+    def sleep(seconds: float) -> None:
+        assert scene.slurm.job(scene.job_id).restart_count == 0
+        scene.slurm.advance(seconds)
+        damage.rmdir()
+
+    monkeypatch.setattr(module.time, "sleep", sleep)
+    assert run_rescue(scene.run, scene.slurm) == 0
+    assert scene.slurm.job(scene.job_id).restart_count == 1

@@ -182,6 +182,7 @@ SCENARIOS: dict[str, Callable[[], Options]] = {
     "cancelled after a requeue, no accounting": lambda: Options(
         min_job_age=10, accounting=False, events=((12, requeue_by_hand), (14, cancel_as_root))
     ),
+    "rescue": lambda: Options(rescue=True, submit=True, events=((12, kill_script), (12, kill_watchers))),
     "array task": lambda: Options(array=True, submit=True, plan=crash_once_at(10), in_place=0),
     "cancelled in the queue": lambda: Options(plan=crash_once_at(8), in_place=0, events=((12.5, cancel),)),
     "requeued by hand": lambda: Options(events=((12, requeue_by_hand),)),
@@ -271,6 +272,7 @@ def random_options(seed: int) -> Options:
         events=tuple(events),
         version=rng.choice(((22, 5), (24, 5), (26, 5))),
         array=rng.random() < 0.15,
+        rescue=rng.random() < 0.15,
     )
 
 

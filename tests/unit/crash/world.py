@@ -21,6 +21,7 @@ from shim import Machine
 from slurmtrain.agent import attempt as attempt_module
 from slurmtrain.agent import processes
 from slurmtrain.agent.nodes import NodeWatch
+from slurmtrain.agent.rescue import run_rescue
 from slurmtrain.checkpoints import find
 from slurmtrain.checkpoints.check import check
 from slurmtrain.core import events as ev
@@ -29,14 +30,16 @@ from slurmtrain.core.jobid import JobId
 from slurmtrain.core.jobstate import BaseState
 from slurmtrain.core.run import Run, fold
 from slurmtrain.core.spec import Resources, Retry, Spec, spec_to_dict
-from slurmtrain.errors import SlurmBusyError, SlurmUnavailableError
+from slurmtrain.errors import SlurmBusyError, SlurmtrainError, SlurmUnavailableError
 from slurmtrain.ops import judge
+from slurmtrain.ops.rescue import arm_rescue
 from slurmtrain.ops.submit import Handover, hand_over
 from slurmtrain.plugins.rulepacks import load_rules
 from slurmtrain.store.journal import JournalWriter, read_journal
 from slurmtrain.store.publish import publish_once, to_json
 from slurmtrain.store.rundir import RunDir
 from slurmtrain.testing import MemoryConfig, MemorySlurm
+from slurmtrain.testing.memory_records import is_over
 from slurmtrain.watch.lease import Lease
 from slurmtrain.watch.loop import Watcher
 
@@ -84,6 +87,7 @@ class Options:
     events: tuple[tuple[float, Callable[[World], None]], ...] = ()
     version: tuple[int, int] = (22, 5)
     array: bool = False  # the run is a task of an array
+    rescue: bool = False
 
 
 class SlurmOf:
@@ -112,7 +116,7 @@ class SlurmOf:
         if name == "requeue":
             world.judge_requeue(actor, args[0], asked - self._looked)
         try:
-            answer = getattr(world.slurm, name)(*args, **kwargs)
+            answer = world.answer(name, args, kwargs)
         except Exception as exc:
             world.note(actor, name, f"{args} {kwargs} -> {exc}")
             raise
@@ -170,6 +174,7 @@ class World:
         self.relaunch_allowed = False
         self._watchers = 0
         self._stirred = False
+        self._armed: list[str] = []  # jobs whose bad end starts a rescue job
         self._events = sorted(options.events, key=lambda item: item[0])
         self._next_tick = self.now() + 1.0
         self._begin()
@@ -183,7 +188,7 @@ class World:
     def _spec(self) -> Spec:
         o = self.options
         return Spec(
-            command=("true",), name="run", companion=False,
+            command=("true",), name="run", companion=False, rescue=o.rescue,
             resources=Resources(time_limit=o.time_limit, partition=o.partition),
             retry=Retry(in_place=o.in_place, delay_s=o.delay_s),
         )  # fmt: skip
@@ -202,6 +207,7 @@ class World:
             f"#!/bin/bash\n#SBATCH -N1 -t {spec.resources.time_limit} -p {spec.resources.partition} --requeue"
             f" --signal=B:USR2@20{'' if self.task is None else f' --array={self.task}'}\n"
         )
+        self.run.rescue_script.write_text("#!/bin/bash\n#SBATCH -N1 -t 5\n")
         self.run.launch_script.write_text("#!/bin/bash\nexit 0\n")
 
     def _begin(self) -> None:
@@ -222,7 +228,8 @@ class World:
         assert actor is not None
         client: Any = SlurmOf(self, actor)
         handover = Handover(self.run.batch_script, [(self.run, self.task)], [self.run.path], "run run-1")
-        hand_over(handover, client, name="run", tell=lambda _text: None, sleep=actor.block)
+        job_id, _ = hand_over(handover, client, name="run", tell=lambda _text: None, sleep=actor.block)
+        arm_rescue(self.run, self.spec, handover.job_of(job_id, self.task), client)
 
     def start_watcher(self, delay_s: float = 0.0) -> None:
         self._watchers += 1
@@ -256,6 +263,34 @@ class World:
             raise SlurmUnavailableError(f"cannot {name}: Unable to contact slurm controller (connect failure)")
         if name in {"submit"} and self.rng.random() < faults.busy:
             raise SlurmBusyError(f"cannot {name}: Slurm temporarily unable to accept job")
+
+    def answer(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Slurm's, or what stands in for it: the Slurm in memory knows no dependencies, which rescue jobs need."""
+        if name != "submit" or args[0] != self.run.rescue_script:
+            return getattr(self.slurm, name)(*args, **kwargs)
+        self._armed.append(kwargs["options"][0].removeprefix("--dependency=afternotok:"))
+        return JobId(9000 + len(self._armed))
+
+    def _start_rescues(self) -> None:
+        """``afternotok``: a job that ended, and not well, starts the rescue jobs that wait for it."""
+        jobs = {str(job.job_id): job for job in self.slurm.controller.jobs.values()}
+        for waited_for in list(self._armed):
+            job = jobs.get(waited_for)
+            if job is not None and not is_over(job):
+                continue
+            self._armed.remove(waited_for)
+            if job is not None and job.base is not BaseState.COMPLETED:
+                self.stage.spawn(f"rescue of {waited_for}", "rescue", "n4", self._rescue, self.rng.uniform(0.2, 20))
+
+    def _rescue(self) -> int:
+        actor = current()
+        assert actor is not None
+        client: Any = SlurmOf(self, actor)
+        try:
+            return run_rescue(self.run, client)
+        except SlurmtrainError as exc:
+            self.note(actor, "rescue", str(exc))
+            return 1
 
     def judge_requeue(self, actor: Actor, job_id: JobId, age_s: float) -> None:
         """Slurm cannot be asked to requeue on a condition: so whoever does it has looked just before.
@@ -313,6 +348,7 @@ class World:
         if self.now() >= self._next_tick:
             self._next_tick += 1.0
             self.cluster.tick()
+            self._start_rescues()
             if self._stirred:  # nobody else decides or takes a checkpoint away
                 self._look_at_files()
             self._stirred = False
