@@ -17,7 +17,8 @@ from slurmtrain.agent.say import say
 from slurmtrain.core.decision import Action
 from slurmtrain.errors import StoreError
 from slurmtrain.ops.shipping.known import remember_secrets
-from slurmtrain.ops.shipping.start import ERRORS, start_beside_training
+from slurmtrain.ops.shipping.start import ERRORS, LEASE, start_beside_training
+from slurmtrain.store.lease import forget
 from slurmtrain.store.rundir import AttemptDir
 
 _LOOK_S = 10.0
@@ -60,6 +61,8 @@ class ShipperProcess:
                 process.wait(self._job.plan.spec.ship.linger_s)
         if process.poll() is None:
             process.kill()
+            with contextlib.suppress(StoreError):
+                forget(self._job.run.ship / LEASE, process.pid)
 
     def _is_requeued(self) -> bool:
         try:

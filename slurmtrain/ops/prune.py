@@ -23,6 +23,7 @@ from slurmtrain.core.spec import parse_time_limit
 from slurmtrain.errors import StoreError
 from slurmtrain.ops.compact import compact, is_compact
 from slurmtrain.ops.prune_checkpoints import keep_newest, prune_checkpoints
+from slurmtrain.ops.shipping.ledger import read_state
 from slurmtrain.ops.status import iso_time, read_views
 from slurmtrain.ops.timeline import RunView, as_time, ended_at, find_plan, read_view
 from slurmtrain.slurm.client import SlurmClient
@@ -168,6 +169,10 @@ def _protection(view: RunView, alive: set[str]) -> str:
         return "its journal is empty, so nothing says that it has ended"
     if not view.state.ended:
         return f"it has not ended: {view.state.state.value}"
+    if exists(run.ship) and not exists(run.pruned_file) and not read_state(run.ship).complete:
+        return (
+            f"its remote copy is not complete: `slurmtrain ship {run.run_id}`; to give that up, remove its folder ship"
+        )
     return f"Slurm still has its job {view.job_id}" if view.job_id in alive else ""
 
 

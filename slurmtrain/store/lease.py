@@ -53,6 +53,13 @@ class Lease:
         }
 
 
+def forget(path: Path, pid: int) -> None:
+    """Give back the lease of a process of this host that was killed. Raises ``StoreError``."""
+    held = read_json(path)
+    if held is not None and (held.get("host"), held.get("pid")) == (socket.gethostname(), pid):
+        replace(path, to_json({**held, "until": 0.0}))
+
+
 def is_held(path: Path) -> bool:
     """Whether somebody has this lease now. Never raises."""
     try:

@@ -100,7 +100,7 @@ def test_what_a_lost_node_left_is_shipped_by_the_watcher(
     wait_for_object(bucket, remote)
     job = cluster.job(run.job_id)
     assert job is not None
-    cluster.kill_node(cluster.expand(job.nodelist)[0])
+    cluster.kill_node(job.nodes[0])
 
     def is_complete() -> bool:
         slurmtrain(cluster, store, "watch", "--once", env=env)

@@ -42,8 +42,8 @@ class CheckpointShipment:
         self._remote = remote
         self._may_go_on = may_go_on
 
-    def send(self, there: dict[str, int], ledger: Ledger, report: Report) -> None:
-        """Send what is missing; then what is older than the newest few is removed there."""
+    def send(self, there: dict[str, int], ledger: Ledger, report: Report, *, final: bool) -> None:
+        """Send what is missing; then what is older than the newest few is removed there. ``final``: nobody writes."""
         kept: list[str] = []
         for found in find_all(self._run.path, self._spec):
             if len(kept) >= self._keep:
@@ -55,13 +55,14 @@ class CheckpointShipment:
                 kept.append(name)
                 report.unchanged += 1
                 continue
-            if not files or not _is_settled(files) or not self._is_valid(found):
+            if not files or not (final or _is_settled(files)) or not self._is_valid(found):
                 continue
             if self._send_one(name, files, there, report):
                 ledger.checkpoints[name] = print_
                 ledger.save()
                 kept.append(name)
             else:
+                report.late.append(f"{CHECKPOINTS}/{name}")
                 report.notes.append(f"checkpoint {name} changed or was deleted while it was sent")
         if len(kept) >= self._keep:
             self._remove_others(set(kept), there, ledger, report)

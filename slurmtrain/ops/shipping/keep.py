@@ -1,7 +1,7 @@
 """Which remote copies have been kept long enough, and deleting those.
 
-Deleted is only what this store shipped (its manifest says so), what is complete, and what is older than a floor that
-no setting lowers. Checkpoints stay: the newest valid one of a run is never deleted by us.
+Deleted is only what this store shipped (its manifest says so), what is complete, and what is older than the floor of
+``core.retention``, as for ``prune``. Checkpoints stay: the newest valid one of a run is never deleted by us.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from slurmtrain.core.retention import Candidate, Limits, choose
 from slurmtrain.core.spec import Ship
 from slurmtrain.ops.shipping.items import CHECKPOINTS, MANIFEST
 from slurmtrain.ops.shipping.shipper import Order
@@ -22,7 +23,6 @@ from slurmtrain.store.publish import to_json
 from slurmtrain.store.rundir import RUN_ID
 
 DAY_S = 86400.0
-FLOOR_S = 7 * DAY_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +32,6 @@ class Gone:
     run_id: str
     objects: int
     why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """A complete remote copy of this store's: when its run was made and when it was over, seconds since the epoch."""
-
-    run_id: str
-    created_at: float
-    ended_at: float
 
 
 def expire_remote(order: Order, pace: Pace, *, dry_run: bool = False, now: float | None = None) -> Iterator[Gone]:
@@ -53,27 +44,18 @@ def expire_remote(order: Order, pace: Pace, *, dry_run: bool = False, now: float
         return
     remote = open_remote(order.url, pace, endpoint=ship.endpoint, profile=ship.profile)
     copies = list(_read_copies(remote, str(order.run.path.parent.parent), str(order.plan.data.get("user", ""))))
-    for copy, why in choose_expired(copies, ship, time.time() if now is None else now):
-        count = _delete(remote, copy.run_id, dry_run=dry_run)
-        if count:
-            yield Gone(copy.run_id, count, why)
+    for run_id, (goes, why) in choose(copies, limits_of(ship), time.time() if now is None else now).items():
+        if goes and (count := _delete(remote, run_id, dry_run=dry_run)):
+            yield Gone(run_id, count, why)
 
 
-def choose_expired(copies: list[Copy], ship: Ship, now: float) -> list[tuple[Copy, str]]:
-    """Which may go and why, oldest first; never within the floor of a week and twice the time that the run took."""
-    chosen = []
-    for place, copy in enumerate(sorted(copies, key=lambda copy: copy.ended_at, reverse=True)):
-        age_s = now - copy.ended_at
-        if age_s < max(FLOOR_S, 2 * (copy.ended_at - copy.created_at)):
-            continue
-        if ship.keep_days is not None and age_s > ship.keep_days * DAY_S:
-            chosen.append((copy, f"it ended {age_s / DAY_S:.0f} days ago, {ship.keep_days} are kept"))
-        elif ship.keep_runs is not None and place >= ship.keep_runs:
-            chosen.append((copy, f"{place} newer runs are there, {ship.keep_runs} are kept"))
-    return chosen[::-1]
+def limits_of(ship: Ship) -> Limits:
+    """The limits of ``prune``, for the remote side."""
+    return Limits(None if ship.keep_days is None else ship.keep_days * DAY_S, None, ship.keep_runs)
 
 
-def _read_copies(remote: Remote, store: str, user: str) -> Iterator[Copy]:
+def _read_copies(remote: Remote, store: str, user: str) -> Iterator[Candidate]:
+    """Complete copies of this store's and this user's. From submission to end counts as one training cycle."""
     for run_id in remote.folders():
         if not RUN_ID.fullmatch(run_id):
             continue
@@ -81,7 +63,8 @@ def _read_copies(remote: Remote, store: str, user: str) -> Iterator[Copy]:
         ours = record.get("run_id") == run_id and record.get("store") == store and record.get("user") == user
         times = record.get("created_at"), record.get("written_at")
         if ours and record.get("complete") is True and all(isinstance(at, int | float) for at in times):
-            yield Copy(run_id, float(times[0]), float(times[1]))  # type: ignore[arg-type]
+            created, ended = float(times[0]), float(times[1])  # type: ignore[arg-type]
+            yield Candidate(run_id, ended, cycle_s=max(0.0, ended - created))
 
 
 def _read_manifest(remote: Remote, run_id: str) -> Mapping[str, Any]:

@@ -83,7 +83,7 @@ class Shipment:
                 self._may_go_on()
                 self._send_item(item, report, final=final)
             if "checkpoints" in self._subject.ship.what:
-                self._checkpoints.send(self._there, self._ledger, report)
+                self._checkpoints.send(self._there, self._ledger, report, final=final)
             report.complete = final and not report.late
             if report.complete:
                 self._remote.sweep(self._run.run_id)

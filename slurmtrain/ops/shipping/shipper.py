@@ -18,6 +18,7 @@ from slurmtrain.ops.shipping.content import Mask
 from slurmtrain.ops.shipping.known import read_known
 from slurmtrain.ops.shipping.ledger import State, read_state, write_state
 from slurmtrain.ops.shipping.one_pass import Report, Shipment, Subject
+from slurmtrain.ops.shipping.start import LEASE
 from slurmtrain.remote.open import open_remote
 from slurmtrain.remote.pace import Pace, StoppedError
 from slurmtrain.store.journal import read_journal
@@ -26,7 +27,7 @@ from slurmtrain.store.rundir import Plan, RunDir
 
 LEASE_S = 120.0
 _RENEW_S = 30.0
-_LEASE = "lease.json"
+_LATE_S = 3600.0  # a complete copy is looked at again for so long
 _SETTLED_S = 15.0  # without a new line: the job of a run that is over has written its last
 _AGAIN_S = 600.0  # until a storage that refused is asked again
 _BUSY_AGAIN_S = 120.0
@@ -160,7 +161,7 @@ class Shipper:
 
     @contextlib.contextmanager
     def _turn(self, wait_s: float) -> Iterator[None]:
-        lease = Lease(self._order.run.ship / _LEASE, LEASE_S)
+        lease = Lease(self._order.run.ship / LEASE, LEASE_S)
         self._take(lease, wait_s)
         self._lost = ""
         done = threading.Event()
@@ -217,18 +218,22 @@ def _still_writes(run: RunDir) -> bool:
 
 def is_due(run_dir: Path, now: float) -> bool:
     """Whether a pass over this run would find something to do, and nobody else makes one; cheap. Never raises."""
-    if is_held(run_dir / "ship" / _LEASE):
+    if is_held(run_dir / "ship" / LEASE):
         return False
     state = read_state(run_dir / "ship")
     if state.retry_at is not None:
         return now >= min(state.retry_at, now + _AGAIN_S)  # a clock that was wrong must not stop it for ever
+    if state.complete and now - state.looked_at > _LATE_S:
+        return False  # what changes now is ``prune`` at work
     return _changed_since(run_dir, state.looked_at)
 
 
 def _changed_since(run_dir: Path, at: float) -> bool:
     folders = [run_dir / "journal", run_dir / "logs"]
     for attempt in _entries(run_dir / "attempts"):
-        folders += [Path(attempt.path), Path(attempt.path, "launches"), Path(attempt.path, "scene")]
+        launches = [Path(launch.path) for launch in _entries(Path(attempt.path, "launches"))]
+        folders += [Path(attempt.path), Path(attempt.path, "launches"), *launches]
+        folders += [launch / "scene" for launch in launches]
     return any(_modified(entry) > at for folder in folders for entry in _entries(folder))
 
 

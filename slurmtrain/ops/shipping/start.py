@@ -9,6 +9,7 @@ from pathlib import Path
 
 from slurmtrain.errors import StoreError
 
+LEASE = "lease.json"
 ERRORS = "errors.log"  # what a shipper that could not even start said
 
 

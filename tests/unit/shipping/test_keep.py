@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from pathlib import Path
 
 from make_run import end_run, make_run
 
-from slurmtrain.core.spec import Ship
-from slurmtrain.ops.shipping.keep import DAY_S, Copy, choose_expired, expire_remote
+from slurmtrain.ops.shipping.keep import DAY_S, expire_remote
 from slurmtrain.ops.shipping.shipper import Order, Shipper, make_pace
 from slurmtrain.store.rundir import RunDir
-
-NOW = 100 * DAY_S
-
-
-def copy(name: str, ended_days_ago: float, took_days: float = 0.5) -> Copy:
-    ended = NOW - ended_days_ago * DAY_S
-    return Copy(name, ended - took_days * DAY_S, ended)
-
-
-def expired(copies: list[Copy], **keep: int) -> list[str]:
-    return [c.run_id for c, _ in choose_expired(copies, Ship(url="s3://b/p", **keep), NOW)]  # type: ignore[arg-type]
-
-
-def test_by_age_and_by_count_but_never_within_the_floor() -> None:
-    copies = [copy("old", 40), copy("new", 1), copy("week", 6.9), copy("mid", 20), copy("long", 20, took_days=15)]
-    assert expired(copies, keep_days=30) == ["old"]
-    assert expired(copies, keep_days=7) == ["old", "mid"]  # one that took 15 days is kept for 30
-    assert expired(copies, keep_runs=1) == ["old", "mid"]
-    assert expired(copies, keep_runs=5) == []
-    assert expired(copies) == []
 
 
 def order_of(run: RunDir) -> Order:
@@ -64,7 +44,7 @@ def test_only_complete_copies_of_this_store_go_and_checkpoints_stay(tmp_path: Pa
     later = time.time() + 30 * DAY_S
     planned = list(expire_remote(order, pace, dry_run=True, now=later))
     assert (remote / made[0].run_id / "spec.yaml").exists()
-    assert list(expire_remote(order, pace, now=time.time() + DAY_S)) == []
+    assert list(expire_remote(order, pace, now=time.time() + 6.9 * DAY_S)) == []
     gone = list(expire_remote(order, pace, now=later))
     assert sorted(one.run_id for one in gone) == sorted(one.run_id for one in planned)
     assert sorted(one.run_id for one in gone) == sorted(run.run_id for run in made[:2])
@@ -76,3 +56,17 @@ def test_only_complete_copies_of_this_store_go_and_checkpoints_stay(tmp_path: Pa
         assert (remote / run.run_id / "spec.yaml").exists()
     assert (remote / "somebodys-folder" / "thesis.tex").exists()
     assert list(expire_remote(order, pace, now=later)) == []
+
+
+def test_all_but_the_newest_few_go_and_without_a_limit_none(tmp_path: Path) -> None:
+    remote = tmp_path / "remote"
+    for number in range(3):
+        run = make_run(tmp_path / "store", f"file://{remote}", f"r{number}-20260101-0000-aaaaaaaa", keep_runs=2)
+        end_run(run)
+        ship(run)
+    order = order_of(run)
+    pace = make_pace(order.ship, 5, lambda _text: None)
+    later = time.time() + 30 * DAY_S
+    unlimited = dataclasses.replace(order, ship=dataclasses.replace(order.ship, keep_runs=None))
+    assert list(expire_remote(unlimited, pace, now=later)) == []
+    assert [gone.run_id[:2] for gone in expire_remote(order, pace, now=later)] == ["r0"]

@@ -247,6 +247,9 @@ def test_a_checkpoint_that_is_being_written_waits(with_checkpoints: RunDir, remo
     write_checkpoint(with_checkpoints, 2, age_s=0)
     ship(with_checkpoints)
     assert checkpoints_there(remote, with_checkpoints) == ["step-1"]
+    end_run(with_checkpoints)
+    assert ship(with_checkpoints).complete
+    assert checkpoints_there(remote, with_checkpoints) == ["step-1", "step-2"]
 
 
 @pytest.mark.parametrize("change", ["rewrite", "delete"])
