@@ -20,6 +20,7 @@ from slurmtrain.ops.extract import find_line
 from slurmtrain.ops.masking import make_masker
 from slurmtrain.ops.status import iso_time
 from slurmtrain.store.archive import Member, write_archive
+from slurmtrain.store.folded import unfolded
 from slurmtrain.store.publish import open_file, to_json
 
 MAX_SIZE = 25 << 20  # of the contents: a ticket system takes no more
@@ -59,8 +60,12 @@ def write_bundle(
     def members() -> Iterator[Member]:
         for name, text in texts.items():
             yield from maker.text(name, text, now)
-        for item in choose_files(view.run, view.state, since_attempt=since_attempt, around=around, blamed=blamed):
-            yield from maker.file(item)
+        with unfolded(view.run.path, "attempts/") as folded:
+            chosen = choose_files(
+                view.run, view.state, since_attempt=since_attempt, around=around, blamed=blamed, folded=folded
+            )
+            for item in chosen:
+                yield from maker.file(item)
         if since_attempt:
             maker.leave_out(f"attempts before {since_attempt}", "not asked for")
         yield Member(MANIFEST, maker.manifest(found.status.run_id, now), now)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from slurmtrain.core.run import Run
 from slurmtrain.errors import StoreError
+from slurmtrain.store.folded import NAME as FOLDED
 from slurmtrain.store.rundir import RunDir
 
 LOG_HEAD, LOG_TAIL, LAUNCH_TAIL, AROUND = 256 << 10, 2 << 20, 96 << 10, 64 << 10
@@ -22,7 +23,7 @@ _MOST_DEPTH = 12
 _NEVER = re.compile(
     r"core(?:[.-].*)?|.*\.(?:core|coredump|cudacore|nvcore|pyz|ckpt|pt|pth|bin|safetensors|pkl|pickle|sif|sqsh)"
 )
-_OWN = ("explain.html", "agent.pyz")
+_OWN = ("explain.html", "agent.pyz", FOLDED)  # what was folded is taken file by file, so that secrets are masked
 _NODE_LOG = re.compile(r"/launches/\d+/node-([^/]+)\.log$")
 _SCENE = re.compile(r"/launches/\d+/scene/([^/+]*)(?:\+[^/]*)?/")
 _PUBLISHED = re.compile(r"\..*\.tmp")
@@ -52,16 +53,21 @@ def choose_files(
     since_attempt: int = 0,
     around: Mapping[Path, Sequence[int]] | None = None,
     blamed: Collection[str] = (),
+    folded: Path | None = None,
 ) -> Iterator[Source | LeftOut]:
     """The most telling first: spec, scripts, journal and decisions, then scenes and logs.
 
     ``around`` are places in logs (bytes) whose surroundings belong into the bundle; scenes and logs of ``blamed`` nodes
-    come before those of others, the newest attempt before older ones.
+    come before those of others, the newest attempt before older ones. ``folded`` holds the attempts of a run whose
+    small files were joined (``store.folded``).
     """
     yield from _top(run)
     yield from _walk(run.journal, "journal")
     yield from _walk(run.submissions, "submissions")
     found = list(_of_attempts(run, since_attempt))
+    if folded is not None:
+        known = {item.name for item in found}
+        found += [item for item in _of_attempts(RunDir(folded), since_attempt) if item.name not in known]
     logs = _walk(run.logs, "logs")
     found += [_log(item, state, since_attempt, around or {}) if isinstance(item, Source) else item for item in logs]
     found.sort(key=lambda item: _rank(item.name, blamed))

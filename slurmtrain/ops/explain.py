@@ -30,6 +30,8 @@ from slurmtrain.ops.story import StoryLine, tell_story
 from slurmtrain.ops.timeline import Entry, RunView, as_time, build_timeline, find_plan, look_for_damage, read_view
 from slurmtrain.render.quoting import quote_argv
 from slurmtrain.slurm.client import SlurmClient
+from slurmtrain.store.folded import NAME as FOLDED
+from slurmtrain.store.folded import unfolded
 from slurmtrain.store.rundir import Plan, RunDir
 
 
@@ -158,7 +160,13 @@ def _findings(view: RunView, where: tuple[int, int] | None) -> list[SceneFinding
     launch = launch_at(view.state, where)
     if where is None or launch is None:
         return []
-    found = read_findings(view.run.attempt(where[0]).launch(launch.number))
+    folder = view.run.attempt(where[0]).launch(launch.number)
+    inside = folder.relative_to(view.run.path)
+    with unfolded(view.run.path, f"{inside}/scene/") as copy:
+        found = read_findings(folder if copy is None or (folder / "scene").is_dir() else copy / inside)
+        if copy is not None:
+            archive = str(view.run.path / FOLDED)
+            found = [replace(one, path=archive if one.path.startswith(str(copy)) else one.path) for one in found]
     return [replace(one, text=clean(one.text), path=clean(one.path, 1000)) for one in found]
 
 

@@ -10,9 +10,11 @@ import contextlib
 import os
 import secrets
 import stat
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from slurmtrain.errors import StoreError
@@ -20,7 +22,8 @@ from slurmtrain.errors import StoreError
 NAME = "folded.zip"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _CHUNK = 1 << 20
-_MAX_READ = 64 << 20
+_MOST_UNFOLDED = 256 << 20
+_BROKEN = (OSError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, ValueError)
 
 
 def fold(run_dir: Path, folders: list[Path], *, skip: Callable[[Path], bool] = lambda _: False) -> int:
@@ -96,17 +99,38 @@ def _is_file(path: Path) -> bool:
     return stat.S_ISREG(path.lstat().st_mode)
 
 
-def read_folded(run_dir: Path, name: str) -> bytes | None:
-    """A file of the run that was folded, by its name in the run directory; None where there is none. Never raises."""
-    try:
-        with zipfile.ZipFile(run_dir / NAME) as archive, archive.open(name) as stream:
-            return stream.read(_MAX_READ)
-    except (OSError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError):
-        return None
+@contextmanager
+def unfolded(run_dir: Path, prefix: str) -> Iterator[Path | None]:
+    """A temporary folder in which what was folded below ``prefix`` has its names again; None where nothing was.
+
+    Of more than 256 MiB the rest is left out, and so are names that lead elsewhere. Never raises.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            archive = stack.enter_context(zipfile.ZipFile(run_dir / NAME))
+            names = [name for name in archive.namelist() if name.startswith(prefix) and _is_plain(name)]
+            if not names:
+                yield None
+                return
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slurmtrain-")))
+            _extract(archive, names, folder)
+        except _BROKEN:
+            yield None
+            return
+        yield folder
 
 
-def list_folded(run_dir: Path, prefix: str = "") -> list[str]:
-    """The names in the archive that begin so, in order. Never raises."""
-    with contextlib.suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(run_dir / NAME) as archive:
-        return sorted(name for name in archive.namelist() if name.startswith(prefix))
-    return []
+def _is_plain(name: str) -> bool:
+    parts = name.split("/")
+    return not name.startswith("/") and "\0" not in name and all(part not in ("", ".", "..") for part in parts)
+
+
+def _extract(archive: zipfile.ZipFile, names: list[str], folder: Path) -> None:
+    left = _MOST_UNFOLDED
+    for name in names:
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with archive.open(name) as source, target.open("xb") as copy:
+            while left > 0 and (data := source.read(min(_CHUNK, left))):
+                copy.write(data)
+                left -= len(data)

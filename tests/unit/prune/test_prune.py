@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,11 +14,13 @@ import pytest
 from click.testing import CliRunner
 from made_runs import T0, MadeRun, Slurm, make_run
 
+from slurmtrain.cli.bundle import command as bundle_command
 from slurmtrain.cli.logs import command as logs_command
 from slurmtrain.core.decision import Action, RunState
 from slurmtrain.core.retention import Candidate, Limits, choose
 from slurmtrain.core.spec import Checkpoint, Resources
 from slurmtrain.errors import NotFoundError
+from slurmtrain.evidence.manifest import TAKEN, NodeScene, Taking, write_manifest
 from slurmtrain.ops.explain import explain_run
 from slurmtrain.ops.prune import Row, Wanted, prune
 from slurmtrain.ops.timeline import read_view
@@ -275,3 +278,30 @@ def test_a_run_that_is_written_to_meanwhile_stays(tmp_path: Path, monkeypatch: p
     assert run.dir.path.is_dir()
     with pytest.raises(NotFoundError):
         find_run(tmp_path, "nobody")
+
+
+def test_a_scene_that_was_folded_is_explained_and_bundled_with_its_secrets_masked(tmp_path: Path) -> None:
+    run = ended(tmp_path)
+    scene = run.dir.attempt(0).launch(1) / "scene" / "n1"
+    (scene / "12-kernel").mkdir(parents=True)
+    secret = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
+    (scene / "12-kernel" / "dmesg.txt").write_text(f"NVRM: Xid 79, token {secret}\n")
+    taking = Taking("12-kernel", TAKEN, files=("dmesg.txt",), notes=("Xid 79: fallen off the bus",))
+    write_manifest(NodeScene(scene, "n1", "failed", "oom", NOW, 1.0, 60.0, complete=True, takings=(taking,)))
+    before = explain_run(run.dir, None, NOW)
+    assert [one.text for one in before.findings] == ["Xid 79: fallen off the bus"]
+    _prune(tmp_path, Limits())
+    assert not scene.exists()
+    assert (run.dir.path / "folded.zip").stat().st_mode & 0o077 == 0
+    after = explain_run(run.dir, None, NOW)
+    assert [one.text for one in after.findings] == ["Xid 79: fallen off the bus"]
+    assert after.findings[0].path == str(run.dir.path / "folded.zip")
+    out = tmp_path / "bundle.tar.gz"
+    done = CliRunner().invoke(bundle_command, ["train-1", "--out", str(out), "--store", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    with tarfile.open(out) as archive:
+        files = {m.name: archive.extractfile(m).read() for m in archive.getmembers()}  # type: ignore[union-attr]
+    kernel = next(data for name, data in files.items() if name.endswith("scene/n1/12-kernel/dmesg.txt"))
+    assert b"Xid 79" in kernel
+    assert not any(secret.encode() in data for data in files.values())
+    assert not any(name.endswith("folded.zip") for name in files)
