@@ -62,10 +62,14 @@ def _write_page(found: Explanation, out: str | None, store: str | None) -> str:
 
     from slurmtrain.cli.build import find_extensions
     from slurmtrain.cli.here import find_here
+    from slurmtrain.errors import StoreError
     from slurmtrain.ops.page import write_page
 
     extensions, notes = find_extensions(load_here(store), find_here())
     for note in notes:
         say_note(note)
     target = find_here() / Path(out).expanduser() if out is not None else None
-    return str(write_page(found, target, extensions.templates, time.time()))
+    try:
+        return str(write_page(found, target, extensions.templates, time.time()))
+    except StoreError as exc:
+        raise StoreError(f"{exc}; --out FILE writes the page elsewhere") from exc

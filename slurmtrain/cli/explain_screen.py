@@ -153,7 +153,7 @@ class Screen:
     def _avoided(self, avoided: Avoided, found: Explanation) -> str:
         until = time.strftime("%d %b %H:%M", time.localtime(avoided.until))
         sentence = found.trouble.sentence if found.trouble is not None else ""
-        reason = "" if sentence and sentence in avoided.reason else f" ({avoided.reason})"
+        reason = "" if sentence and sentence in avoided.reason else f" ({_cut(avoided.reason, 80)})"
         return clean(f"{avoided.node} until {until}: {avoided.cause}{reason}")
 
     def _budgets(self, found: Explanation) -> str:

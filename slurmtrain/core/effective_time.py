@@ -31,6 +31,7 @@ class Use(Enum):
     UNKNOWN = "unknown"  # trained; how much of it a checkpoint has cannot be told
 
 
+_LONGEST_S = 1e10  # what is longer is no time but nonsense in a journal
 TRAINING = frozenset({Use.KEPT, Use.LOST, Use.OPEN, Use.UNKNOWN})
 
 
@@ -85,7 +86,7 @@ _Known = tuple[Sequence[float], Mapping[tuple[int, int], "_Ahead"]]  # times of 
 def measure_time(run: Run, now: float, *, saved_at: Sequence[float] = (), save_s: float | None = None) -> EffectiveTime:
     """The run's time. ``saved_at`` are the times at which checkpoints that still exist were written."""
     saves = sorted(saved_at)
-    spans = tuple(span for span in _spans(run, now, saves) if span.seconds > 0)
+    spans = tuple(span for span in _spans(run, now, saves) if 0 < span.seconds < _LONGEST_S)
     failures = sum(_has_failed(attempt, launch) for attempt in run.attempts for launch in attempt.launches)
     trained = sum(span.seconds for span in spans if span.use in TRAINING)
     every = trained / failures if failures and trained else None

@@ -54,7 +54,8 @@ def write_bundle(
     view = found.view
     if view is None:
         raise NotFoundError(f"the directory of run {found.status.run_id} is not known")
-    maker = _Maker(Bundle(path), make_masker(found.plan.spec if found.plan is not None else None), max_size)
+    masker = make_masker(found.plan.spec if found.plan is not None else None)
+    maker = _Maker(Bundle(path), masker, max_size, view.run.path.resolve())
     around, blamed = _places_of(found), _blamed(found)
 
     def members() -> Iterator[Member]:
@@ -93,7 +94,8 @@ def _places_of(found: Explanation) -> dict[Path, list[int]]:
 class _Maker:
     """Takes files one after the other until the bundle is full."""
 
-    def __init__(self, bundle: Bundle, masker: Masker, max_size: int) -> None:
+    def __init__(self, bundle: Bundle, masker: Masker, max_size: int, root: Path) -> None:
+        self._root = root
         self.bundle = bundle
         self._masker = masker
         self._left = max_size
@@ -109,7 +111,7 @@ class _Maker:
             self.leave_out(item.name, item.why)
             return
         try:
-            with _open_plain(item.path) as stream:
+            with _open_plain(item.path, self._root) as stream:
                 info = os.fstat(stream.fileno())
                 if b"\0" in stream.read(_LOOKED_AT):
                     self.leave_out(item.name, "binary")
@@ -149,13 +151,13 @@ class _Maker:
         return to_json({**data, "files": self.bundle.members, "left_out": left_out, "left_out_unnamed": more})
 
 
-def _open_plain(path: Path) -> BinaryIO:
-    """A regular file, also if somebody puts a link in its place meanwhile."""
+def _open_plain(path: Path, root: Path) -> BinaryIO:
+    """A regular file below ``root``, also if somebody puts a link in the place of it or of a folder meanwhile."""
     if path.is_symlink():
         raise OSError(0, "a symbolic link")
     stream = open_file(path)
-    here, opened = path.lstat(), os.fstat(stream.fileno())
-    if (here.st_dev, here.st_ino) != (opened.st_dev, opened.st_ino):
+    opened = Path(f"/proc/self/fd/{stream.fileno()}").readlink()
+    if not opened.is_relative_to(root):
         stream.close()
         raise OSError(0, "it was replaced meanwhile")
     return stream

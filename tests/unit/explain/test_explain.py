@@ -20,6 +20,7 @@ from slurmtrain.core import events as ev
 from slurmtrain.core.decision import Action, RunState
 from slurmtrain.core.spec import Retry
 from slurmtrain.ops.explain import Explanation, explain_run
+from slurmtrain.ops.page import make_page
 from slurmtrain.ops.status import read_status
 from slurmtrain.testing import FaultKind
 
@@ -219,6 +220,7 @@ def test_no_journal_whatever_it_holds_brings_it_down(
     found = explain_run(run.dir, Slurm(), T0)
     assert _screen(found)
     assert "\n".join(Screen(80).timeline(found)) is not None
+    assert make_page(found, (), T0).rstrip().endswith("</html>")
     json.dumps(found.to_dict())
     json.dumps([row.to_dict() for row in read_status([run.dir], None, T0).rows])
     shutil.rmtree(store)
