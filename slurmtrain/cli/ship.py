@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from slurmtrain.store.rundir import RunDir
 
 _PATIENCE_S = 120.0  # with a storage that is busy, before a person is told to try again
-_WAIT_S = 130.0  # for another shipper's turn: longer than the lease of one that died
+_WAIT_S = 75.0  # for another shipper's turn: longer than the lease of one that died
 
 _EXAMPLES = """\b
 Examples:

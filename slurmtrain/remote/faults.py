@@ -39,7 +39,7 @@ _CLASSES = {
     "CredentialRetrievalError": "the credentials cannot be had",
     "AuthenticationException": "the server refuses the login",
     "PasswordRequiredException": "the key for the login is locked: unlock it in an agent",
-    "BadHostKeyException": "the server's host key is not the one that is known",
+    "BadHostKeyException": "the server's host key is not in ~/.ssh/known_hosts: log in there once by hand",
 }
 _UNREACHED = frozenset(
     {

@@ -25,8 +25,8 @@ from slurmtrain.store.journal import read_journal
 from slurmtrain.store.lease import Lease, is_held
 from slurmtrain.store.rundir import Plan, RunDir
 
-LEASE_S = 120.0
-_RENEW_S = 30.0
+LEASE_S = 60.0
+_RENEW_S = 15.0
 _LATE_S = 3600.0  # a complete copy is looked at again for so long
 _SETTLED_S = 15.0  # without a new line: the job of a run that is over has written its last
 _AGAIN_S = 600.0  # until a storage that refused is asked again
