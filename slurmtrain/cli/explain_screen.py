@@ -194,14 +194,14 @@ class Screen:
 
     def _time(self, found: Explanation) -> list[str]:
         """Where the time went; what a better checkpoint interval would be, where that can be told."""
-        from slurmtrain.ops.story import say_duration
+        from slurmtrain.ops.story import say_duration, say_share
 
         spent = {use.value: seconds for use, seconds in found.time.totals.items()}
         whole = found.time.whole_s
         if whole < 1:
             return []
         parts = [
-            f"{say_duration(spent[use])} {words} ({spent[use] / whole:.0%})"
+            f"{say_duration(spent[use])} {words} ({say_share(spent[use] / whole)})"
             for use, words in _USES
             if spent.get(use, 0) >= 1
         ]

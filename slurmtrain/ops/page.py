@@ -19,7 +19,7 @@ from slurmtrain.ops.extract import read_extract
 from slurmtrain.ops.masking import make_masker
 from slurmtrain.ops.page_ranks import find_ranks
 from slurmtrain.ops.places import PAGE
-from slurmtrain.ops.story import say_duration, shorten_story, tone_of, without_sentence
+from slurmtrain.ops.story import say_duration, say_share, shorten_story, tone_of, without_sentence
 from slurmtrain.render.chart import draw_shares, draw_timeline
 from slurmtrain.render.page import render_page
 from slurmtrain.resources import bundled
@@ -241,14 +241,10 @@ def _bar_title(span: Any, causes: Mapping[tuple[int, int], str]) -> str:
 def _shares(found: Explanation) -> list[dict[str, Any]]:
     whole = found.time.whole_s or 1.0
     return [
-        {"style": use, "x": x, "width": width, "words": USE_WORDS[Use(use)], "share": _percent(seconds / whole)}
+        {"style": use, "x": x, "width": width, "words": USE_WORDS[Use(use)], "share": say_share(seconds / whole)}
         | {"took": say_duration(seconds)}
         for use, x, width, seconds in draw_shares(found.time)
     ]
-
-
-def _percent(share: float) -> str:
-    return f"{share:.0%}" if share >= 0.01 else "< 1%"
 
 
 def _measured(found: Explanation) -> list[tuple[str, str]]:

@@ -57,6 +57,11 @@ def say_duration(seconds: float | None) -> str:
     return f"{whole} s"
 
 
+def say_share(share: float) -> str:
+    """In percent; what is little is not nothing."""
+    return f"{share:.0%}" if share >= 0.01 else "< 1%"
+
+
 def without_sentence(reason: str, sentence: str) -> str:
     """A decision's reason without the diagnosis that it repeats: what is new in it."""
     rest = reason.removeprefix(sentence) if sentence else reason

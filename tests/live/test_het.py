@@ -56,7 +56,8 @@ def test_a_rank_of_the_second_component_fails(cluster: Cluster, store: Path) -> 
     assert node_of(run, LAST) != node_of(run, 0)
     assert_whole(run.checkpoints, 40)
     failed = next(row for row in run.records("start") if row["rank"] == LAST)
-    assert f"first failing: rank {LAST} on node {failed['node']}" in run.slurmtrain("explain", run.run_id).stdout
+    told = " ".join(run.slurmtrain("explain", run.run_id).stdout.split())
+    assert f"first failing: rank {LAST} on node {failed['node']}" in told
     wait_until(lambda: not cluster.processes(run.job_id), 20, "no process of the job is left")
 
 

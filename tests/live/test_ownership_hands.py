@@ -204,6 +204,7 @@ def test_a_colleague_stops_a_run_by_a_file(cluster: Cluster, store: Path, moment
         assert {row["rank"] for row in run.records("left")} == {0, 1}
     else:
         assert run.starts() == []
-    assert "nobody, by the file" in run.slurmtrain("explain", run.run_id, "--timeline").stdout
+    told = " ".join(run.slurmtrain("explain", run.run_id, "--timeline").stdout.split())
+    assert "nobody, by the file" in told
     assert run.slurmtrain("wait", run.run_id, check=False).returncode == 1
     shutil.rmtree(folder)

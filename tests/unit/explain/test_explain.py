@@ -233,3 +233,10 @@ def test_an_unknown_run_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("SLURMTRAIN_STORE", str(tmp_path))
     done = CliRunner().invoke(command, ["nothere"])
     assert isinstance(done.exception, NotFoundError)
+
+
+def test_every_key_of_the_json_is_documented(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "explain.md").read_text("utf-8")
+    told = explain_run(_failed(tmp_path, Slurm()).dir, None, T0)
+    own = set(told.to_dict()) - set(told.status.to_dict())
+    assert sorted(key for key in own if f"`{key}`" not in page) == []
