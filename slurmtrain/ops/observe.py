@@ -23,12 +23,17 @@ class Observation:
     jobs: Mapping[JobId, JobRecord] = field(default_factory=dict)
     history: Mapping[JobId, tuple[AccountingRecord, ...]] = field(default_factory=dict)
     accounting: bool = True
-    preempt_mode: str = ""  # slurm.conf's; asked for only where a job is gone and its last row leaves the end open
+    preempt_mode: str = ""  # slurm.conf's, where it was asked for (``needs_preempt_mode``)
 
     def last_row(self, job_id: JobId) -> AccountingRecord | None:
         """The newest execution of a job in accounting."""
         rows = self.history.get(job_id, ())
         return rows[-1] if rows else None
+
+    def needs_preempt_mode(self, job_id: JobId) -> bool:
+        """Whether accounting leaves open how a job ended that Slurm has forgotten: it may have been on its way back."""
+        row = self.last_row(job_id)
+        return job_id not in self.jobs and (row is None or row.state.base is BaseState.PREEMPTED)
 
 
 def observe(slurm: SlurmClient, job_ids: Iterable[JobId]) -> Observation:
@@ -49,15 +54,7 @@ def observe(slurm: SlurmClient, job_ids: Iterable[JobId]) -> Observation:
         snapshot.jobs,
         {job_id: tuple(found) for job_id, found in rows.items()},
         bool(rows) or not ended,
-        slurm.capabilities().preempt_mode
-        if any(_is_open(rows.get(job_id)) for job_id in ended - {*snapshot.jobs})
-        else "",
     )
-
-
-def _is_open(rows: list[AccountingRecord] | None) -> bool:
-    """Whether accounting does not say how a job ended that Slurm has forgotten: it may have been on its way back."""
-    return not rows or rows[-1].state.base is BaseState.PREEMPTED
 
 
 def build_job_seen(record: JobRecord, *, at: float, who: str, attempt: int = -1) -> JobSeen:

@@ -86,7 +86,10 @@ def look_after(care: Care) -> list[Event]:
     record = care.record
     if record is not None and not may_decide(Owner.WATCHER, record.state, requeue=record.requeue):
         return written + _look_after_living(care, record)
-    execution = find_execution_end(care.run, care.state, care.job_id, care.observation)
+    observation = care.observation
+    if observation.needs_preempt_mode(care.job_id):
+        observation = replace(observation, preempt_mode=care.slurm.capabilities().preempt_mode)
+    execution = find_execution_end(care.run, care.state, care.job_id, observation)
     return written + (_look_after_ended(care, execution) if execution is not None else [])
 
 

@@ -92,13 +92,18 @@ def finish_release(
 
     Under the same submission's number, so that a job whose reply was lost and this one are one to the gate.
     """
-    claim = read_json(_claim_file(run, attempt)) or {}
-    begun = claim.get("at")
     if not is_half_released(state) or run.stop_file.exists():
         return []
-    if time.time() - (begun if isinstance(begun, (int, float)) else state.history[-1].at) < _CLAIM_S:
+    claim = read_json(_claim_file(run, attempt)) or {}
+    begun = claim.get("at")
+    at = begun if isinstance(begun, (int, float)) and begun < time.time() + _CLAIM_S else state.history[-1].at
+    if time.time() - at < _CLAIM_S:
         return []
-    nodes = str(claim.get("exclude") or "") or exclude_for_new_job(slurm, run.read_plan().spec, state, time.time())
+    try:
+        nodes = join_nodes(str(claim.get("exclude") or ""))
+    except ValueError:
+        nodes = ""
+    nodes = nodes or exclude_for_new_job(slurm, run.read_plan().spec, state, time.time()) or ""
     try:
         new = resubmit(run, slurm, journal, "watcher", nodes or None, instead_of=str(job_id))
     except SlurmRefusedError as exc:
