@@ -261,11 +261,20 @@ def lightning_callback() -> Any:
         from pytorch_lightning import Callback
 
     class SlurmtrainCallback(Callback):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.ended_at: float | None = None  # the batch before
+            self.busy: dict[str, float] = {}
+
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             listen()
 
+        def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
+            if self.ended_at is not None:  # loading and forward: in backward ranks wait for each other
+                self.busy = {"busy_s": time.monotonic() - self.ended_at}
+
         def on_train_batch_end(self, trainer: Any, pl_module: Any, *_rest: Any) -> None:
-            heartbeat(step=trainer.global_step, epoch=trainer.current_epoch)
+            self.ended_at = time.monotonic()
+            heartbeat(step=trainer.global_step, epoch=trainer.current_epoch, **self.busy)
             if should_stop() and not trainer.should_stop:
                 trainer.save_checkpoint(checkpoint_dir() / f"step-{trainer.global_step}.ckpt")
                 trainer.should_stop = True

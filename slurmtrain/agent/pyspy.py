@@ -36,7 +36,7 @@ def dump_with_pyspy(ranks: Mapping[int, Process], until: float) -> dict[int, lis
     found: dict[int, list[str]] = {}
     for rank, child in running.items():
         lines = list(_lines(_answer(child, until), ranks[rank].pid))
-        if lines:
+        if any(line.startswith("  File") for line in lines):
             found[rank] = lines
     return found
 
