@@ -32,8 +32,9 @@ _OLD_S = 86400.0  # what a companion left that was killed
 class NodeBeats:
     """The heartbeats of the ranks of one node, for its companion."""
 
-    def __init__(self, node: str) -> None:
+    def __init__(self, node: str, job_id: str) -> None:
         self._node = node
+        self._job_id = job_id
         self._folder = ""
 
     def read(self, ranks: Sequence[Process]) -> list[Pace]:
@@ -42,8 +43,8 @@ class NodeBeats:
         pid = next((process.pid for process in ranks if process.launch == key), None)
         folder = read_environ(pid).get(BEATS, "") if pid is not None else ""
         if folder and folder != self._folder:
-            self.remove()
             self._folder = folder
+            self.remove(but=folder)
         return read_paces(folder, self._node) if folder else []
 
     def report(self, ranks: Sequence[Process]) -> dict[str, Any]:
@@ -59,9 +60,11 @@ class NodeBeats:
         rows = [[pace.rank, pace.step, pace.at, pace.step_s, pace.busy_s] for pace in paces]
         return {"launch": newest_launch(ranks), "paces": rows} if rows else {}
 
-    def remove(self) -> None:
-        if self._folder:
-            remove_beats(self._folder, self._node)
+    def remove(self, but: str = "") -> None:
+        """Those of all launches of the job: a short one came and went between two looks."""
+        found = [str(path) for place in _PLACES for path in place.glob(f"{_PREFIX}{os.geteuid()}-{self._job_id}.*")]
+        for folder in {*found, self._folder} - {but, ""}:
+            remove_beats(folder, self._node)
 
 
 def read_reported(record: Mapping[str, Any], launch: str) -> list[Pace]:
@@ -96,11 +99,11 @@ def read_paces(folder: str, node: str) -> list[Pace]:
 
 def remove_beats(folder: str, node: str) -> None:
     """Several nodes may share one machine, and then the folder: the last one removes it."""
-    for path, _ in _files(folder, node):
-        with contextlib.suppress(OSError):
-            path.unlink()
     if _is_ours(folder):
         with contextlib.suppress(OSError):
+            for path in Path(folder).iterdir():
+                if path.name.startswith(f"{node}@"):
+                    path.unlink()
             os.rmdir(folder)  # noqa: PTH106
 
 

@@ -68,7 +68,7 @@ class Companion:
         self._agent = _AgentProcess(env, self._node)
         self._fence = Fence(job.run, attempt.number, FENCE_S)
         self._tasks = TaskWatch(self._ranks, TASKS_S)
-        self._beats = NodeBeats(self._node)
+        self._beats = NodeBeats(self._node, self._raw_job_id)
         self._words = Listener(_STDIN)
         self._scenes = CompanionScenes(job, attempt, self._node, self._ranks, batch_host=self._agent.is_here)
         self._asked = False  # by the agent: to stop the training, or for the stacks of its ranks

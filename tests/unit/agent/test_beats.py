@@ -99,7 +99,7 @@ def test_the_companion_reports_them_and_a_reader_understands_it(folder: str) -> 
         Path(folder, f"n1@{rank}").write_text(f"{100 - (rank == 17)} 5.0 {9 if rank == 33 else 1} -")
     process = rank_process(folder)
     try:
-        mine = beats.NodeBeats("n1")
+        mine = beats.NodeBeats("n1", f"t{os.getpid()}")
         report = json.loads(json.dumps({"node": "n1", "at": 6.0, **mine.report([process])}))
         mine.remove()
     finally:
@@ -110,6 +110,19 @@ def test_the_companion_reports_them_and_a_reader_understands_it(folder: str) -> 
     assert {17, 33} <= {pace.rank for pace in paces}, "the one that is behind and the one that is slow"
     assert beats.read_reported(report, "0.2") == []
     assert beats.read_reported({**report, "paces": [["x"], None, [1, 2, "y", 0, 0]]}, "0.1") == []
+
+
+def test_launches_that_came_and_went_between_two_looks_leave_nothing(folder: str) -> None:
+    other = str(beats.beats_folder(f"t{os.getpid()}9", "0.0"))
+    for path in (folder, f"{folder}7", other):
+        Path(path).mkdir(0o700)
+        Path(path, "n1@0").write_text("4 5.0 0.5 -")
+    Path(folder, "n1@0.tmp").write_text("half")
+    beats.NodeBeats("n1", f"t{os.getpid()}").remove()
+    assert not Path(folder).exists()
+    assert not Path(f"{folder}7").exists()
+    assert Path(other, "n1@0").exists(), "of another job"
+    beats.remove_beats(other, "n1")
 
 
 def test_a_straggler_is_told_once_and_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
