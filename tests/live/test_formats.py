@@ -50,5 +50,5 @@ def test_each_launch_resumes_from_the_newest_whole_checkpoint(
     assert apart == {}, "a step that is made again has the same loss"
     aside = {path.name.partition(".set-aside-")[0] for path in run.checkpoints.glob("*.set-aside-*")}
     steps = sorted(int(re.findall(r"\d+", name)[-1]) for name in aside)
-    assert steps[:3] == [15, 25, 35], "kept, under another name"
+    assert {15, 25} <= set(steps) <= {15, 25, 35, 45}, "kept, under another name; what was never there is not"
     assert run.ended_states() == ["COMPLETED"], "in place: the allocation was never given back"

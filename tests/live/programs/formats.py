@@ -52,9 +52,8 @@ def due(step: int, first: int) -> str:
 
 
 def die_in_the_save() -> None:
-    """The kernel kills the process in the middle of the first file that grows beyond this: SIGXFSZ."""
-    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    """The kernel writes no further than this into a file, says so (SIGXFSZ), and that is the end."""
+    signal.signal(signal.SIGXFSZ, lambda _number, _frame: os.kill(os.getpid(), signal.SIGKILL))
     resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))
 
 
