@@ -20,6 +20,7 @@ from slurmtrain.agent.scene_words import STARTED, Word
 from slurmtrain.agent.stacks import find_ranks
 from slurmtrain.agent.stops import StopReason
 from slurmtrain.agent.verdict import LaunchEnd
+from slurmtrain.checkpoints.pin import unpin
 from slurmtrain.core.decision import Action, Decision
 from slurmtrain.evidence.collector import ENDED, FAILED, HUNG, WARNED
 from slurmtrain.evidence.manifest import scene_dir
@@ -66,6 +67,8 @@ class Scenes:
                 self.wait()
         elif decision.action is Action.COMPLETE or asked or launch.number in self._taken:
             self._companions.send(Word(launch.number))
+            if decision.action is Action.COMPLETE:
+                unpin(self._job.run.path, self._job.plan.spec.checkpoint)
         else:
             self._begin(launch, FAILED, decision.cause)
 

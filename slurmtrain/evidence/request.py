@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from slurmtrain.checkpoints.find import checkpoint_dir
+from slurmtrain.checkpoints.pin import pin_newest
 from slurmtrain.core.events import LaunchStarted
 from slurmtrain.errors import SlurmtrainError, StoreError
+from slurmtrain.evidence.collector import AFTER
 from slurmtrain.evidence.frozen import read_frozen_collectors
 from slurmtrain.evidence.keep import thin_scenes
 from slurmtrain.evidence.manifest import NodeScene
@@ -55,14 +57,19 @@ def read_request(data: bytes) -> Request:
 
 
 def carry_out(request: Request) -> NodeScene:
-    """Take the scene, then thin out older ones. Raises ``SlurmtrainError`` where nothing can be taken or written."""
+    """Take the scene, pin the newest valid checkpoint, thin out older scenes.
+
+    Raises ``SlurmtrainError`` where nothing can be taken or written.
+    """
     run = RunDir(request.run_dir)
     plan = run.read_plan()
     options = plan.spec.scene
     scene = build_scene(request, run, plan)
     budget_s = max(1.0, (request.budget_s or options.budget_s) - _RESERVE_S)
     taken = take_scene(read_frozen_collectors(run.path), scene, budget_s, options.disable)
-    if request.batch_host:
+    if request.batch_host or request.ending == AFTER:
+        with contextlib.suppress(OSError, SlurmtrainError):
+            pin_newest(run.path, plan.spec.checkpoint)
         with contextlib.suppress(OSError, SlurmtrainError):
             thin_scenes(run, options.keep_first, options.keep_last)
     return taken

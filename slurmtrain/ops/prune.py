@@ -34,8 +34,8 @@ from slurmtrain.store.rundir import RunDir
 
 # What slurmtrain makes in a run directory and what goes with the run; what else lies there is somebody's and stays.
 _GOES = (
-    "agent.pyz", "attempts", "explain.html", "folded.zip", "job.sbatch", "launch.sh", "logs", "rescue.sbatch",
-    "rules.json", "ship", "stage_in.sh", "stage_out.sh", "submissions",
+    "agent.pyz", "attempts", "collectors.json", "explain.html", "folded.zip", "job.sbatch", "launch.sh", "logs",
+    "rescue.sbatch", "rules.json", "ship", "stage_in.sh", "stage_out.sh", "submissions",
 )  # fmt: skip
 _STAYS = ("done", "journal", "pinned", "plan.json", "pruned.json", "spec.yaml", "stop", "submissions.json", "uploaded")
 

@@ -18,7 +18,6 @@ from scenes import (
     place,
     program,
     scene_folder,
-    wait_complete,
 )
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.native_only]
@@ -66,3 +65,31 @@ def test_a_failed_launch_is_kept_on_all_nodes_and_the_next_one_does_not_wait_for
     (taken,) = [row for row in journal(run) if row["kind"] == "scene_taken"]
     assert (taken["nodes"], taken["of"], taken["ending"]) == (2, 2, "failed")
     assert (run.path / taken["path"]).is_dir()
+
+
+@pytest.mark.nodes(2)
+def test_a_checkpoint_that_the_training_deletes_is_kept_and_used(cluster: Cluster, store: Path) -> None:
+    """A rotation that goes wrong: the program saves, deletes all its checkpoints, and fails."""
+    program_text = """
+import os, sys, time, zipfile
+from pathlib import Path
+folder = Path(os.environ["SLURMTRAIN_CHECKPOINT_DIR"])
+number = len(list(Path.cwd().glob("resumed-*")))
+head = b"{'descr': '<f8', 'fortran_order': False, 'shape': (2,), }".ljust(117) + bytes([10])
+if os.environ["RANK"] == "0":
+    Path(f"resumed-{number}").write_text(os.environ["SLURMTRAIN_RESUME_FROM"])
+    if number == 0:
+        with zipfile.ZipFile(folder / "step-7.npz", "w") as archive:
+            archive.writestr("w.npy", bytes([0x93]) + b"NUMPY" + bytes([1, 0, 118, 0]) + head + bytes(16))
+    if number == 1:
+        for path in folder.iterdir():
+            path.unlink()
+time.sleep(1)
+sys.exit(3 if number < 2 else 0)
+"""
+    run = submit(cluster, store, program(store, program_text), env=place(store, QUICK), retry={"delay_s": 0})
+    run.wait_state("Completed", timeout_s=240)
+    resumed = [Path((run.workdir / f"resumed-{n}").read_text()).name for n in range(3)]
+    assert resumed == ["", "step-7.npz", "step-7.npz"]
+    assert "had been kept" in run.log()
+    assert not (run.path / "kept-checkpoint").exists(), "let go when the run is completed"
