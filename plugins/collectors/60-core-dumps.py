@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slurmtrain.evidence.cores import (
@@ -39,8 +40,9 @@ def collect(scene: Scene) -> None:
         "SLURMTRAIN_RUN_DIR": str(scene.run_dir),
         "SLURMTRAIN_LAUNCH_KEY": f"{scene.attempt}.{scene.launch}",
     }
-    cores = find_cores(pattern, scene.work_dir, scene.since, owner)
-    for core in cores:
+    folders = {scene.work_dir, Path(scene.environ.get("PWD", scene.work_dir))}  # environment.setup may change it
+    cores = [core for folder in sorted(folders) for core in find_cores(pattern, folder, scene.since, owner)]
+    for core in sorted(cores, key=lambda found: found.at):
         place, sentence = keep_core(core, scene.launch_dir, scene.node, only_one=options.ranks == "first")
         if sentence:
             scene.note(sentence)
@@ -53,4 +55,4 @@ def collect(scene: Scene) -> None:
     if scene.batch_host:
         prune_cores(scene.run_dir, options.keep)
     if not cores and not os.path.isabs(pattern):  # noqa: PTH117 - of a pattern, not a path
-        scene.note(f"no core file in {scene.work_dir} since the launch began")
+        scene.note(f"no core file in {' or '.join(map(str, sorted(folders)))} since the launch began")

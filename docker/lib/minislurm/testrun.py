@@ -148,6 +148,7 @@ class TestRun:
 
     def _native(self) -> bool:
         tools = self.debian()
+        packages.ensure({"gdb": "gdb", "git": "git"})  # back traces of core files, and what a work directory is under
         quick, slow = ["--name", self.name("test")], ["--name", self.name("slow")]
         options = ["--native", "--fresh", "--extra", "demo"]
         try:
