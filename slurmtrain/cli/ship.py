@@ -142,6 +142,7 @@ def _ship_in_job(run: RunDir, asked: dict[str, object]) -> int:
 
 def _ship_all(targets: list[RunDir], asked: dict[str, object], *, follow: bool, as_json: bool, quiet: bool) -> int:
     from slurmtrain.errors import SlurmtrainError
+    from slurmtrain.ops.shipping.ledger import read_state
     from slurmtrain.ops.shipping.shipper import TakenOverError
     from slurmtrain.remote.pace import StoppedError
 
@@ -149,6 +150,7 @@ def _ship_all(targets: list[RunDir], asked: dict[str, object], *, follow: bool, 
     exit_code = 0
     for run in targets:
         row: dict[str, object] = {"run_id": run.run_id, "url": None, "complete": False, "error": None}
+        told = read_state(run.ship).problem if quiet else ""
         try:
             order = _order(run, asked)
             row["url"] = f"{order.url}/{run.run_id}"
@@ -164,7 +166,8 @@ def _ship_all(targets: list[RunDir], asked: dict[str, object], *, follow: bool, 
         except SlurmtrainError as exc:
             row["error"] = str(exc)
             exit_code = exit_code or exc.exit_code
-            say_error(f"{run.run_id}: {exc}")
+            if str(exc) != told:  # a watcher's log needs each trouble once
+                say_error(f"{run.run_id}: {exc}")
         except StoppedError:
             raise KeyboardInterrupt from None
         rows.append(row)
@@ -232,6 +235,7 @@ def _sentence(row: dict[str, object], report: Report | None) -> str:
 def _tell_plan(targets: list[RunDir], asked: dict[str, object], *, as_json: bool) -> int:
     """What belongs to the copy; the storage is not asked."""
     from slurmtrain.ops.shipping.items import find_items
+    from slurmtrain.ops.shipping.ledger import read_state
 
     rows = []
     for run in targets:
@@ -239,7 +243,11 @@ def _tell_plan(targets: list[RunDir], asked: dict[str, object], *, as_json: bool
         items = find_items(run.path, order.ship)
         rows.append({"run_id": run.run_id, "url": f"{order.url}/{run.run_id}", "files": [item.key for item in items]})
         if not as_json:
-            click.echo(f"{run.run_id}: would look after {len(items)} files in {clean(order.url)}/{run.run_id}:")
+            state = read_state(run.ship)
+            so_far = "complete" if state.complete else state.problem or "not complete"
+            click.echo(
+                clean(f"{run.run_id}: {len(items)} files belong into {order.url}/{run.run_id} (so far: {so_far}):")
+            )
             click.echo("".join(f"  {clean(item.key)}\n" for item in items), nl=False)
     if as_json:
         print_json(rows)

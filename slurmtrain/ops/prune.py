@@ -169,11 +169,19 @@ def _protection(view: RunView, alive: set[str]) -> str:
         return "its journal is empty, so nothing says that it has ended"
     if not view.state.ended:
         return f"it has not ended: {view.state.state.value}"
-    if exists(run.ship) and not exists(run.pruned_file) and not read_state(run.ship).complete:
+    if _misses_copy(run):
         return (
             f"its remote copy is not complete: `slurmtrain ship {run.run_id}`; to give that up, remove its folder ship"
         )
     return f"Slurm still has its job {view.job_id}" if view.job_id in alive else ""
+
+
+def _misses_copy(run: RunDir) -> bool:
+    """Whether the job file asks for a remote copy that is not complete."""
+    if not exists(run.ship) or exists(run.pruned_file) or read_state(run.ship).complete:
+        return False
+    plan = find_plan(run)
+    return plan is not None and plan.spec.ship.url is not None
 
 
 def _duration(attempt: Attempt) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from slurmtrain.errors import StoreError
 from slurmtrain.ops.shipping.items import Source
 from slurmtrain.store.publish import read_json, replace, to_json
 
-_LEDGER, _STATE = "ledger.json", "state.json"
+_STATE = "state.json"
 _SAVE_S = 2.0
 
 
@@ -43,7 +44,7 @@ class Ledger:
     """The entries by key, kept in the run directory; a store that cannot be written is forgiven."""
 
     def __init__(self, folder: Path, url: str) -> None:
-        self._path = folder / _LEDGER
+        self._path = folder / f"ledger-{zlib.crc32(url.encode()):08x}.json"  # one for each place
         self._url = url
         self._saved_at = 0.0
         self.entries: dict[str, Entry] = {}
@@ -61,8 +62,8 @@ class Ledger:
         """Write down what is known."""
         self._saved_at = time.monotonic()
         entries = {key: _to_json(entry) for key, entry in self.entries.items()}
-        with contextlib.suppress(StoreError):
-            self._path.parent.mkdir(exist_ok=True) if not self._path.parent.exists() else None
+        with contextlib.suppress(StoreError, OSError):
+            self._path.parent.mkdir(exist_ok=True)
             replace(self._path, to_json({"url": self._url, "entries": entries, "checkpoints": self.checkpoints}))
 
     def _load(self, record: dict[str, Any]) -> None:

@@ -80,7 +80,10 @@ class Shipper:
             try:
                 with self._turn(0.0):
                     return self._follow()
-            except TakenOverError:
+            except TakenOverError as exc:
+                if not self._order.in_job and str(exc) != self._told:
+                    self._told = str(exc)
+                    self._tell(f"{exc}: this call goes on when that one ends")
                 with contextlib.suppress(StoppedError):
                     self._pace.sleep(LEASE_S / 3)
                 if self._pace.stopped:
@@ -132,12 +135,17 @@ class Shipper:
         except RemoteError as exc:
             if not isinstance(exc, TakenOverError):
                 again = _BUSY_AGAIN_S if isinstance(exc, RemoteBusyError) else _AGAIN_S
-                before = read_state(folder).looked_at
-                write_state(folder, State(order.url, before, False, str(exc), time.time() + again))
+                self._note(read_state(folder).looked_at, str(exc), time.time() + again)
             raise
         retry_at = time.time() + _SETTLED_S if (state.ended and not report.complete) or report.late else None
-        write_state(folder, State(order.url, began - 1.0, report.complete, "", retry_at))
+        self._note(began - 1.0, "", retry_at, complete=report.complete)
         return report
+
+    def _note(self, looked_at: float, problem: str, retry_at: float | None, *, complete: bool = False) -> None:
+        """How far the copy is that the job file asks for; one to somewhere else is nobody's business."""
+        order = self._order
+        if order.url == order.plan.spec.ship.url:
+            write_state(order.run.ship, State(order.url, looked_at, complete, problem, retry_at))
 
     def _open(self) -> Shipment:
         order, ship = self._order, self._order.ship

@@ -16,7 +16,7 @@ from slurmtrain.store.rundir import RunDir
 SECRET = "hunter2Secret99"
 
 
-def make_run(store: Path, url: str, run_id: str = "t-20261130-0000-aaaaaaaa", **ship: object) -> RunDir:
+def make_run(store: Path, url: str | None, run_id: str = "t-20261130-0000-aaaaaaaa", **ship: object) -> RunDir:
     run = RunDir(store / "runs" / run_id)
     for name in ("attempts/000/launches/0", "attempts/000/scene/n1", "attempts/000/nodes", "checkpoints"):
         (run.path / name).mkdir(parents=True)

@@ -136,7 +136,8 @@ def test_odd_names_become_plain_keys(run: RunDir, remote: Path) -> None:
 def test_losing_the_ledger_or_an_object_is_made_good(run: RunDir, remote: Path) -> None:
     ship(run)
     before = remote_files(remote)
-    (run.ship / "ledger.json").write_text("{ torn")
+    (ledger,) = run.ship.glob("ledger-*.json")
+    ledger.write_text("{ torn")
     (remote / run.run_id / "logs/train-1.log").write_text("somebody else's")
     (remote / run.run_id / "spec.yaml").unlink()
     ship(run)
