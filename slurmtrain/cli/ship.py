@@ -129,6 +129,7 @@ def _ship_in_job(run: RunDir, asked: dict[str, object]) -> int:
     from slurmtrain.ops.shipping.shipper import Shipper, make_pace
 
     os.nice(10)
+    _end_with_parent()
 
     def tell(text: str) -> None:
         click.echo(f"slurmtrain: shipping: {clean(text)}")
@@ -138,6 +139,15 @@ def _ship_in_job(run: RunDir, asked: dict[str, object]) -> int:
     _leave_on_signal(pace)
     Shipper(order, pace, tell).follow()
     return 0
+
+
+def _end_with_parent() -> None:
+    """TERM when the agent dies: its successor starts a shipper of its own (PR_SET_PDEATHSIG, linux/prctl.h)."""
+    import contextlib
+    import ctypes
+
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, int(signal.SIGTERM), 0, 0, 0)
 
 
 def _ship_all(targets: list[RunDir], asked: dict[str, object], *, follow: bool, as_json: bool, quiet: bool) -> int:

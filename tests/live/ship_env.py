@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import random
 import select
@@ -25,16 +26,32 @@ REPO = Path(__file__).resolve().parents[2]
 def ship_venv(cluster_session: Cluster) -> Path:
     """A virtual environment with ``slurmtrain[ship]`` that the researcher can use, made once beside the cluster."""
     venv = Path(cluster_session.facts["dir"]) / "venv-ship"
+    stamp, sources = venv / ".installed", _digest()
     with (venv.parent / ".venv-ship.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for argv in (
-            [] if (venv / "bin/pip").exists() else ["/usr/bin/python3", "-m", "venv", str(venv)],
-            [str(venv / "bin/pip"), "install", "--quiet", "--upgrade", f"{REPO}[ship]"],
-        ):
-            if argv and not (argv[-1].endswith("[ship]") and os.environ.get("SLURMTRAIN_TEST_KEEP_SHIP_VENV")):
-                done = subprocess.run(argv, capture_output=True, text=True, timeout=1500, umask=0o022, check=False)
-                assert done.returncode == 0, (done.stderr or done.stdout)[-2000:]
+        if not stamp.exists() or stamp.read_text(encoding="utf-8") != sources:
+            _install(venv)
+            stamp.write_text(sources, encoding="utf-8")
     return venv
+
+
+def _digest() -> str:
+    """Of all that is installed: another worker may be using it, so it is replaced only where it is another version."""
+    digest = hashlib.sha256()
+    for name in ("pyproject.toml", "slurmtrain", "templates", "plugins"):
+        for path in sorted([REPO / name, *(REPO / name).rglob("*")]):
+            if path.is_file() and "__pycache__" not in path.parts:
+                digest.update(str(path.relative_to(REPO)).encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _install(venv: Path) -> None:
+    for argv in (
+        ["/usr/bin/python3", "-m", "venv", "--clear", str(venv)],
+        [str(venv / "bin/pip"), "install", "--quiet", f"{REPO}[ship]"],
+    ):
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=1500, umask=0o022, check=False)
+        assert done.returncode == 0, (done.stderr or done.stdout)[-2000:]
 
 
 @pytest.fixture(scope="session")

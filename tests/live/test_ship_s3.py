@@ -19,6 +19,8 @@ from ship_env import Bucket, FaultyWay, ceph, ship_venv
 
 __all__ = ["ceph", "ship_venv"]
 
+pytestmark = pytest.mark.timeout(1200)
+
 RUN_ID = "t-20261130-0000-aaaaaaaa"
 SECRET = "hunter2Secret99"
 KILLS = int(os.environ.get("SLURMTRAIN_TEST_KILLS", "10"))
