@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -231,8 +232,13 @@ def spec_from_dict(data: Mapping[str, Any]) -> Spec:
     return _build(Spec, data)
 
 
+@lru_cache(maxsize=64)  # evaluating annotations is most of the work of reading a plan
+def _hints_of(kind: type) -> Mapping[str, Any]:
+    return get_type_hints(kind)
+
+
 def _build(kind: type[_T], data: Mapping[str, Any]) -> _T:
-    hints = get_type_hints(kind)
+    hints = _hints_of(kind)
     values: dict[str, Any] = {}
     for item in dataclasses.fields(kind):  # type: ignore[arg-type]
         if item.name not in data:
