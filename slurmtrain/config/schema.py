@@ -106,6 +106,7 @@ SCHEMA: Group = {
         "cuda": p.boolean,
         "keep": p.integer(1, 1000),
     },
+    "container": {"save": p.boolean, "size_limit": p.memory},
     "ship": {
         "url": shipping.url,
         "what": shipping.what,

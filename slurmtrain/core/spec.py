@@ -170,6 +170,14 @@ class CoreDumps:
 
 
 @dataclass(frozen=True, slots=True)
+class ContainerOptions:
+    """The container of a launch that failed, saved as an image where its run-time can."""
+
+    save: bool = False
+    size_limit: str = "20G"  # of the image, as sbatch --mem
+
+
+@dataclass(frozen=True, slots=True)
 class Ship:
     """What is copied to remote storage while the training runs and after it. Credentials are never written here."""
 
@@ -205,6 +213,7 @@ class Spec:
     stage_in: StageIn = field(default_factory=StageIn)
     stage_out: StageOut = field(default_factory=StageOut)
     core_dumps: CoreDumps = field(default_factory=CoreDumps)
+    container: ContainerOptions = field(default_factory=ContainerOptions)
     ship: Ship = field(default_factory=Ship)
     companion: bool = True  # one small helper process per node
     components: tuple[Component, ...] = ()  # parts of a heterogeneous job beside ``resources``, which is its first

@@ -30,7 +30,7 @@ FAILED, HUNG, WARNED, ENDED, AFTER = "failed", "hung", "warned", "ended", "after
 ENDINGS = (FAILED, HUNG, WARNED, ENDED, AFTER)
 
 MAX_SOURCE = 256 << 10
-MAX_TIME_S, MAX_SIZE = 600, 1 << 30
+MAX_TIME_S, MAX_SIZE = 600, 1 << 36  # so much only where an image is saved
 _HEADER_LINES = 60
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _CONSTANT = re.compile(r"^(?:#|//|--)\s*(TIME_LIMIT_S|SIZE_LIMIT|WHERE|DRIVER|ENDINGS)\s*=\s*(.+?)\s*$")

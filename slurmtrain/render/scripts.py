@@ -104,9 +104,16 @@ def _launch_values(spec: Spec) -> dict[str, Any]:
         "workdir": spec.workdir or ".",
         "primary": spec.success == "primary",
         "node_logs": has_node_logs(spec),
+        "named_container": spec.container.save and _has_pyxis_image(spec),
         "core_kib": _kib(spec.core_dumps.size_limit) if spec.core_dumps.enabled else None,
         "stop_signal": spec.stop.signal if handed_on else "none",
     }
+
+
+def _has_pyxis_image(spec: Spec) -> bool:
+    """Whether pyxis starts a container that it would remove: one that the user has named stays."""
+    options = [option.partition("=")[0] for option in spec.srun_options]
+    return "--container-image" in options and "--container-name" not in options
 
 
 def _kib(size: str) -> int:

@@ -62,6 +62,8 @@ st_srun_args=(
   --label              # each line begins with its rank
   --input=none
   --export=ALL
+  --container-name="slurmtrain-$SLURM_JOB_ID-$st_restart-$st_launch" # pyxis removes one without a name before it can be saved
+  '--container-image=nvcr.io#nvidia/pytorch:24.05-py3'
 )
 # What the agent changes for one launch, for example --exclude=<a lost node>.
 read -r -a st_agent_args <<<"${SLURMTRAIN_SRUN_ARGS:-}"

@@ -38,9 +38,8 @@ def run(tmp_path: Path, collect: Collect) -> Path:
 
 def crash(folder: Path, run: Path, rank: int, key: str = "0.0") -> Path:
     """Die of SIGSEGV for real; the core file, under a name of its own so that the next one finds ``core`` free."""
-    environ = {
-        **os.environ, "SLURMTRAIN_RUN_DIR": str(run), "SLURMTRAIN_LAUNCH_KEY": key, "RANK": str(rank), "API_KEY": SECRET,
-    }  # fmt: skip
+    told = {"SLURMTRAIN_RUN_DIR": str(run), "SLURMTRAIN_LAUNCH_KEY": key, "RANK": str(rank), "API_KEY": SECRET}
+    environ = {**os.environ, **told}
     before = set(folder.glob("core*"))
     command = f'ulimit -S -c unlimited; exec "$@" --token {SECRET}'
     done = subprocess.run(

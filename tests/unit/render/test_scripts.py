@@ -16,7 +16,17 @@ import pytest
 from render_support import executable, render
 
 from slurmtrain.core.array import array_task, parse_array
-from slurmtrain.core.spec import Component, CoreDumps, Environment, Resources, Spec, StageIn, StageOut, Stop
+from slurmtrain.core.spec import (
+    Component,
+    ContainerOptions,
+    CoreDumps,
+    Environment,
+    Resources,
+    Spec,
+    StageIn,
+    StageOut,
+    Stop,
+)
 from slurmtrain.errors import SpecError
 from slurmtrain.render.scripts import render_array_script
 from slurmtrain.resources import bundled
@@ -51,6 +61,8 @@ SPECS = {
         command=("python", "train.py"),
         workdir="/home/ada/gpt",
         core_dumps=CoreDumps(enabled=True, size_limit="2G", cuda=True),
+        container=ContainerOptions(save=True),
+        srun_options=("--container-image=nvcr.io#nvidia/pytorch:24.05-py3",),
     ),
     "primary": Spec(
         command=("python", "train.py"), workdir="/home/ada/gpt", success="primary", stop=Stop(signal="none")
