@@ -304,16 +304,17 @@ def event_from_dict(data: Mapping[str, Any]) -> Event:
     kind = KINDS.get(str(data.get("kind")))
     if kind is None:
         return UnknownEvent(at=float(data["at"]), who=str(data.get("who", "")), data=dict(data))
-    names = {item.name for item in dataclasses.fields(kind)}
-    values: dict[str, Any] = {key: _frozen(value) for key, value in data.items() if key in names}
-    for item in dataclasses.fields(kind):
-        if item.name in values and not isinstance(values[item.name], _TYPES[str(item.type)]):
-            raise TypeError(f"{item.name} of {kind.kind} is no {item.type}")
+    types = _FIELDS[kind]
+    values: dict[str, Any] = {key: _frozen(value) for key, value in data.items() if key in types}
+    for name, value in values.items():
+        if not isinstance(value, _TYPES[types[name]]):
+            raise TypeError(f"{name} of {kind.kind} is no {types[name]}")
     if not all(isinstance(row, Mapping) for row in values.get("rank_exits", ())):
         raise TypeError("rank_exits holds mappings")
     return kind(**values)
 
 
+_FIELDS = {kind: {item.name: str(item.type) for item in dataclasses.fields(kind)} for kind in KINDS.values()}
 _TYPES: Mapping[str, type | tuple[type, ...]] = {
     "str": str,
     "str | None": (str, type(None)),

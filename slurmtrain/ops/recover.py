@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import reduce
 
-from slurmtrain.core.decision import ENDED_STATES, Action, Decision, RunState, decision_from_dict
+from slurmtrain.core.decision import ENDED_STATES, RETRIES, Action, Decision, RunState, decision_from_dict
 from slurmtrain.core.events import Acted, AttemptEnded, AttemptStarted, Event, JobSeen
 from slurmtrain.core.jobid import JobId, parse_job_id
 from slurmtrain.core.jobstate import BaseState, is_waiting
@@ -35,6 +35,7 @@ from slurmtrain.store.journal import JournalWriter
 from slurmtrain.store.rundir import AttemptDir, Plan, RunDir
 
 _START_SLACK = timedelta(seconds=2)
+_MANY = 1 << 30  # behind all attempts
 _SOON, _MISSED = timedelta(seconds=4), timedelta(seconds=3)
 
 
@@ -182,13 +183,42 @@ def _look_after_ended(care: Care, execution: Execution) -> list[Event]:
         return _finish(care, attempt, execution, decided)
     if care.observe_only or (attempt is None and care.state.ended):
         return []
+    before = attempt.number if attempt is not None else _MANY
+    earlier = settle_earlier(care.run, care.plan.spec, before, care.slurm, "watcher")
+    care.journal.append(*earlier)
+    care = replace(care, state=reduce(advance, earlier, care.state))
     if attempt is None:
+        if (over := _find_end_before(care)) is not None:
+            return [*earlier, *over]
         attempt = _claim_for_dead(care, execution)
     written = _note_start(care, attempt, execution)
-    earlier = settle_earlier(care.run, care.plan.spec, attempt.number, care.slurm, "watcher")
-    care.journal.append(*earlier)
-    care = replace(care, state=reduce(advance, [*written, *earlier], care.state))
-    return [*written, *earlier, *_decide(care, attempt, execution)]
+    care = replace(care, state=reduce(advance, written, care.state))
+    return [*earlier, *written, *_decide(care, attempt, execution)]
+
+
+def _find_end_before(care: Care) -> list[Event] | None:
+    """Where the attempt before was the last, the gate has turned this execution away: it is no attempt.
+
+    The journal may not tell so yet; the decision beside the attempt does, which somebody had published on another host.
+    None where the run goes on.
+    """
+    attempts = care.run.read_attempts()
+    last = attempts[-1] if attempts else None
+    record = last.read_decision() if last is not None else None
+    try:
+        decision = decision_from_dict(record or {})
+    except ValueError:
+        return None
+    if last is None or record is None or decision.action in RETRIES:
+        return None
+    if decision.action is Action.HOLD and str((last.read_owner() or {}).get("job_id")) != str(care.job_id):
+        return None  # only a release submits another job of a held run
+    known = find_attempt(care.state, last.number)
+    if known is not None and known.decision is not None:
+        return []
+    decided = build_decided(last.number, decision, str(record.get("decided_by", "gate")))
+    care.journal.append(decided, sync=True)
+    return [decided]
 
 
 def _claim_for_dead(care: Care, execution: Execution) -> AttemptDir:

@@ -19,7 +19,7 @@ from cluster_world import Cluster, FakeWake, Outcome, Training
 from shim import Machine
 
 from slurmtrain.agent import attempt as attempt_module
-from slurmtrain.agent import processes
+from slurmtrain.agent import metric_watch, processes
 from slurmtrain.agent.nodes import NodeWatch
 from slurmtrain.agent.rescue import run_rescue
 from slurmtrain.checkpoints import find
@@ -456,7 +456,8 @@ def install(patch: pytest.MonkeyPatch) -> Machine:
     look_here = functools.partial(NodeWatch, run_look=lambda look: look())  # not in a thread
     patch.setattr(attempt_module, "NodeWatch", look_here)
     patch.setattr(find, "check_apart", check)  # not in a process of its own
-    patch.setattr(judge, "load_frozen_rules", lambda run: _parsed_rules(rules_text()))
+    for module in (judge, metric_watch):
+        patch.setattr(module, "load_frozen_rules", lambda run: _parsed_rules(rules_text()))
     return machine
 
 

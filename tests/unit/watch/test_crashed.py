@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_recover import SEGFAULT, World
@@ -24,6 +26,7 @@ from slurmtrain.ops.observe import Observation
 from slurmtrain.slurm.client import AccountingRecord
 from slurmtrain.store import publish
 from slurmtrain.store.journal import read_journal
+from slurmtrain.store.rundir import AttemptDir
 from slurmtrain.testing import SignalSent
 
 pytestmark = pytest.mark.one_python  # before 3.11 pathlib keeps functions of os that are replaced here
@@ -389,3 +392,35 @@ def test_a_job_that_its_agent_had_requeued_was_cancelled_if_it_is_gone(tmp_path:
     world.look()
     assert fold(read_journal(world.run.journal)).state is RunState.STOPPED
     assert world.slurm.observe().jobs == {}
+
+
+@pytest.mark.parametrize(("action", "state"), [(Action.COMPLETE, RunState.COMPLETED), (Action.HOLD, RunState.HELD)])
+def test_an_execution_that_its_gate_turned_away_is_no_attempt_although_the_journal_comes_late(
+    world: World, monkeypatch: pytest.MonkeyPatch, action: Action, state: RunState
+) -> None:
+    """The gate on another host decided about the attempt before; its files are not to be seen here yet."""
+    world.start()
+    world.slurm.requeue(world.job, only_running=True)
+    world.slurm.advance(150)
+    attempt = world.run.attempt(0)
+    seen = AttemptDir.read_decision
+    late = iter([None, None])
+
+    def read(self: AttemptDir) -> dict[str, Any] | None:
+        return next(late, None) if self.path == attempt.path and not published else seen(self)
+
+    published: list[bool] = []
+
+    def publish_late(self: AttemptDir, record: Mapping[str, Any]) -> bool:
+        published.append(True)
+        return publish(self, record)
+
+    publish = AttemptDir.publish_decision
+    world.decide(action, state)
+    monkeypatch.setattr(AttemptDir, "read_decision", read)
+    monkeypatch.setattr(AttemptDir, "publish_decision", publish_late)
+    world.slurm.finish(world.job, 0)
+    world.slurm.advance(20)
+    world.look()
+    assert len(world.run.read_attempts()) == 1
+    assert fold(read_journal(world.run.journal)).state is state
