@@ -76,7 +76,7 @@ class AttemptRunner:
         self._companions = CompanionStep(job, attempt, slurm, env)
         self._shipper = ShipperProcess(job, attempt, env)
         outlook = Outlook(self._watch, self._fence, self._wake, self._pause, self._companions.steps)
-        self._scenes = Scenes(job, attempt, self._companions, record, env)
+        self._scenes = Scenes(job, attempt, self._companions, record, env, lambda: self._watch.signalled)
         self._stages = Stages(job, attempt, slurm, record, env, outlook)
 
     def run(self, number: int, left: LaunchEnd | None = None) -> int:

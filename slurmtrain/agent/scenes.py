@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from slurmtrain.agent.companion_scene import ENDED_S
 from slurmtrain.agent.companions import CompanionStep
@@ -38,8 +38,15 @@ class Scenes:
     """The scenes of one attempt. Nothing here raises, and nothing waits longer than the budget."""
 
     def __init__(
-        self, job: JobContext, attempt: AttemptDir, companions: CompanionStep, record: Record, env: Mapping[str, str]
+        self,
+        job: JobContext,
+        attempt: AttemptDir,
+        companions: CompanionStep,
+        record: Record,
+        env: Mapping[str, str],
+        hurry: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._hurry = hurry  # Slurm has something to say: nothing is waited for any longer
         self._job = job
         self._attempt = attempt
         self._companions = companions
@@ -87,7 +94,10 @@ class Scenes:
         if self._begun is None:
             return
         launch, ending, begun = self._begun
-        while self._missing(launch) and time.monotonic() < begun + self._options.budget_s:
+        deadline = begun + (min(ENDED_S, self._options.budget_s) if ending == ENDED else self._options.budget_s)
+        while self._missing(launch) and time.monotonic() < deadline:
+            if self._hurry() and ending != ENDED:
+                break
             time.sleep(_LOOK_S)
         self._write_down(launch, ending, time.monotonic() - begun)
         self._begun = None

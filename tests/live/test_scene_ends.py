@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -139,3 +140,75 @@ def test_a_lost_batch_host_leaves_what_the_other_node_knew_and_slurms_records(cl
     assert said == f"after {run.job_id}\n"
     assert "10-facts" not in by_name(manifests(run)["+after"])
     cluster.slurm("scancel", str(run.job_id))
+
+
+@pytest.mark.nodes(3)
+def test_a_node_that_dies_while_its_scene_is_taken_costs_only_its_own(cluster: Cluster, store: Path) -> None:
+    """The other node's scene is whole, and the run goes on elsewhere."""
+    slow = {
+        "10-facts.py": QUICK["10-facts.py"],
+        "20-slow.py": "import time\nTIME_LIMIT_S = 20\ndef collect(scene):\n    time.sleep(10)\n",
+    }
+    fails = 'import os, sys, time\ntime.sleep(1)\nsys.exit(4 if os.environ["SLURMTRAIN_ATTEMPT"] == "0" else 0)\n'
+    run = submit(cluster, store, program(store, fails), env=place(store, slow), retry={"in_place": 0, "delay_s": 0})
+    found = wait_facts(run, 2)
+    assert {m["ending"] for m in found.values()} == {"failed"}
+    nodes = sorted(found)
+    cluster.kill_node(nodes[1])
+
+    def settled() -> bool:
+        run.watch_once()
+        return run.status()["state"] in {"Completed", "Held", "Failed"}
+
+    wait_until(settled, 300, "the run goes on without the lost node, or is decided")
+    after = manifests(run)
+    assert after[nodes[0]]["complete"]
+    assert by_name(after[nodes[0]])["20-slow"]["status"] == "taken"
+    assert not after[nodes[1]]["complete"]
+    assert by_name(after[nodes[1]])["10-facts"]["status"] == "taken", "what was written stays"
+
+
+@pytest.mark.needs_cgroup
+def test_out_of_memory_leaves_a_scene(cluster: Cluster, store: Path) -> None:
+    eats = "import time\ntime.sleep(1)\nx = [bytearray(16 << 20) for _ in range(10000)]\n"
+    memory = {"memory": "300M"}
+    run = submit(cluster, store, program(store, eats), nodes=1, resources=memory, env=place(store, QUICK))
+    row = run.wait_state("Failed", "Held")
+    assert row["cause"] == "host_oom"
+    (manifest,) = manifests(run).values()
+    assert (manifest["ending"], manifest["cause"], manifest["complete"]) == ("failed", "host_oom", True)
+    assert by_name(manifest)["10-facts"]["status"] == "taken"
+
+
+def test_a_full_store_costs_the_scene_and_nothing_else(cluster: Cluster, store: Path) -> None:
+    """The launch fails with its store full to the last byte; the run is judged and ends all the same."""
+    small = store / "small"
+    small.mkdir()
+    cluster.as_root("mount", "-t", "tmpfs", "-o", "size=4m,mode=0777", "small-store", str(small))
+    try:
+        fills = "\n".join(
+            (
+                "import os, sys, time",
+                "time.sleep(1)",
+                "try:",
+                "    with open(os.environ['SLURMTRAIN_RUN_DIR'] + '/filler', 'wb', 0) as stream:",
+                "        while stream.write(bytes(4096)): pass",
+                "except OSError as exc: print('full:', exc, flush=True)",
+                "sys.exit(5)",
+            )
+        )
+        owner = store.stat()
+        home = small / "store"
+        home.mkdir()
+        os.chown(home, owner.st_uid, owner.st_gid)
+        run = submit(
+            cluster, home, program(home, fills), nodes=1, env=place(home, QUICK), retry={"in_place": 0, "requeues": 0}
+        )
+        run.wait_slurm("FAILED", "COMPLETED", timeout_s=180)
+        assert [row["State"] for row in cluster.sacct(run.job_id)] == ["FAILED"]
+        assert cluster.processes(run.job_id) == [], "no collector is left"
+        (run.path / "filler").unlink()
+        run.watch_once()
+        assert run.wait_state("Failed", "Held")["state"] in {"Failed", "Held"}
+    finally:
+        cluster.as_root("umount", "-l", str(small))
