@@ -247,7 +247,7 @@ def _hints_of(kind: type) -> Mapping[str, Any]:
 
 
 def _build(kind: type[_T], data: Mapping[str, Any]) -> _T:
-    hints = _hints_of(kind)
+    hints = _hints_of(kind)  # type: ignore[arg-type]
     values: dict[str, Any] = {}
     for item in dataclasses.fields(kind):  # type: ignore[arg-type]
         if item.name not in data:
