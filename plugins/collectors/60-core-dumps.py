@@ -50,7 +50,7 @@ def collect(scene: Scene) -> None:
             text = back_trace(place, core.about.program, scene.run, _GDB_S)
             if text:
                 scene.write(f"back-trace-{core.rank or core.about.pid}.txt", text)
-    for path in sorted((scene.launch_dir / "cores").glob("cuda-*")):
+    for path in sorted((scene.launch_dir / "cores").glob("core-cuda-*")):
         scene.note(f"core file of a GPU, for cuda-gdb: {path}")
     if scene.batch_host:
         prune_cores(scene.run_dir, options.keep)

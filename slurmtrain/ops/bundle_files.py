@@ -11,6 +11,7 @@ from pathlib import Path
 
 from slurmtrain.core.run import Run
 from slurmtrain.errors import StoreError
+from slurmtrain.ops.compact import HEAVY
 from slurmtrain.store.folded import NAME as FOLDED
 from slurmtrain.store.rundir import RunDir
 
@@ -124,7 +125,9 @@ def _walk(folder: Path, name: str, depth: int = 0) -> Iterator[Source | LeftOut]
         yield LeftOut(name, f"{len(entries)} files, of which the first {_MOST_FILES} are taken")
     for entry in entries[:_MOST_FILES]:
         below = f"{name}/{entry.name}"
-        if entry.is_dir(follow_symlinks=False):
+        if entry.is_dir(follow_symlinks=False) and entry.name in HEAVY and "/scene/" not in below:
+            yield LeftOut(below, "core dumps and saved containers are never taken")
+        elif entry.is_dir(follow_symlinks=False):
             yield from _walk(Path(entry.path), below, depth + 1)
         elif not _PUBLISHED.fullmatch(entry.name):
             yield from _take(Path(entry.path), below)

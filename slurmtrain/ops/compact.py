@@ -27,6 +27,7 @@ from slurmtrain.store.rundir import AttemptDir, RunDir, find_node_logs, number_o
 
 MOST_FILES = 25  # of slurmtrain's own
 _MOST_LOGS = 6
+HEAVY = frozenset({"cores", "images"})  # of a launch: core files, saved containers. They go, they are gigabytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def compact(view: RunView) -> None:
     fold(
         run.path,
         [run.attempts, run.submissions, *journals, *rescue],
-        skip=lambda path: number_of_node_log(path.name) is not None,
+        skip=lambda path: number_of_node_log(path.name) is not None or path.parent.name in HEAVY,
     )
     pieces = _lay_out(view, logs, nodes) if nodes or len(logs) > _MOST_LOGS else []
     if pieces:

@@ -83,7 +83,7 @@ export CUDA_ENABLE_COREDUMP_ON_EXCEPTION=1 CUDA_ENABLE_LIGHTWEIGHT_COREDUMP=1
 export CUDA_COREDUMP_GENERATION_FLAGS="skip_nonrelocated_elf_images,skip_global_memory,skip_shared_memory,skip_local_memory,skip_constbank_memory"
 if [ -n "${SLURMTRAIN_LAUNCH_DIR:-}" ]; then
   mkdir -p -m 700 "$SLURMTRAIN_LAUNCH_DIR/cores"
-  export CUDA_COREDUMP_FILE="$SLURMTRAIN_LAUNCH_DIR/cores/cuda-rank-$SLURM_PROCID-%h-%p"
+  export CUDA_COREDUMP_FILE="$SLURMTRAIN_LAUNCH_DIR/cores/core-cuda-rank-$SLURM_PROCID-%h-%p"
 fi
 exec "$@"
 '

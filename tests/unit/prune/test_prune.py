@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tarfile
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -278,3 +279,20 @@ def test_a_scene_that_was_folded_is_explained_and_bundled_with_its_secrets_maske
     assert b"Xid 79" in kernel
     assert not any(secret.encode() in data for data in files.values())
     assert not any(name.endswith("folded.zip") for name in files)
+
+
+def test_core_files_and_saved_containers_are_neither_folded_nor_bundled(tmp_path: Path) -> None:
+    run = ended(tmp_path)
+    launch = run.dir.attempt(0).launch(1)
+    for name in ("cores/core-rank-0-4711", "images/n1.tar"):
+        (launch / name).parent.mkdir(parents=True)
+        (launch / name).write_bytes(b"memory with secrets")
+    out = tmp_path / "bundle.tar.gz"
+    done = CliRunner().invoke(bundle_command, ["train-1", "--out", str(out), "--store", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    with tarfile.open(out) as archive:
+        assert not any("cores/" in name or "images/" in name for name in archive.getnames())
+    _prune(tmp_path, Limits())
+    assert not launch.exists()
+    with zipfile.ZipFile(run.dir.path / "folded.zip") as folded:
+        assert not any("cores" in name or "images" in name for name in folded.namelist())
