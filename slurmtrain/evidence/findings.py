@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from slurmtrain.evidence.manifest import FAILED, OUTSIDE, TIMED_OUT, NodeScene, Taking, read_scenes
+from slurmtrain.store.publish import open_file
 
 BAD, WARN, INFO = "bad", "warn", "info"
 _MOST = 200
@@ -20,7 +21,7 @@ _MOST_NODES = 64  # that a finding names
 _BAD = re.compile(
     r"\bS?Xid \d+|killed for memory|killed processes|is full\b|does not answer|machine check|uncorrect|ERR!|"
     r"fallen off|\blost\b|is gone|missing|\bmissed\b|never (?:joined|entered|called)|"
-    r"did not (?:take part|join|reach|enter)|"
+    r"did not (?:take part|join|reach|enter)|left no record|, the others \w|died of|"
     r"(?:nvidia|rocm)-smi\b.*did not answer|not responding|link down|\bDOWN\b|Disabled|GPU fault|I/O error|"
     r"stopped by a signal|core dump|back ?trace|\bSIG(?:SEGV|ABRT|BUS|ILL|FPE)\b|checkpoints passes its check",
     re.IGNORECASE,
@@ -30,6 +31,10 @@ _INFO = re.compile(
     r"not permitted|permission denied|has no |are kept\b|may not",
     re.IGNORECASE,
 )
+_FRAME = re.compile(r"#\d+ +(?:0x[0-9a-f]+ in )?([^\s(]{1,120})")  # gdb: "#1  0x00007f2a in step (n=3) at a.c:7"
+_TRACE = "back-trace-"
+_CRASHED = "\nThread 1 ("  # gdb counts from the thread that crashed, and prints it last
+_SHOWN_FRAMES, _READ = 5, 4 << 20
 _NUMBER = re.compile(r"^[0-9]{1,3}-")  # ``12-kernel.py``: the number orders collectors
 _QUIET = frozenset({"code", "environment", "limits", "slurm", "processes"})  # collectors of facts, not of faults
 _ORDER = (BAD, WARN, INFO)
@@ -88,12 +93,33 @@ def _told(scene: NodeScene) -> Iterator[tuple[str, str, str]]:
     for taking in scene.takings:
         path, name = _path_of(scene, taking), _NUMBER.sub("", taking.name).partition(".")[0]
         yield from ((name, " ".join(note.split()), path) for note in taking.notes if note.strip())
+        yield from ((name, frames, path) for frames in _top_frames(scene, taking))
         if taking.status in (FAILED, TIMED_OUT):
             how = "took too long" if taking.status == TIMED_OUT else "failed"
             why = f": {' '.join(taking.why.split())}" if taking.why and taking.status == FAILED else ""
             yield name, f"no {name}: its collector {how}{why}", ""
     if not scene.complete:
         yield "scene", "the scene is not complete: its taking was cut off", str(scene.folder)
+
+
+def _top_frames(scene: NodeScene, taking: Taking) -> Iterator[str]:
+    """The innermost functions of each back trace that gdb made of a core file; what cannot be read is passed over."""
+    for file in taking.files:
+        if not file.startswith(_TRACE) or "/" in file:
+            continue
+        try:
+            with open_file(scene.folder / taking.name / file) as stream:
+                text = stream.read(_READ).decode("utf-8", "replace")
+        except OSError:
+            continue
+        frames: list[str] = []
+        for match in _FRAME.finditer(text, max(0, text.rfind(_CRASHED))):
+            if match[0].startswith("#0") and frames:
+                break  # the next thread
+            frames.append(match[1])
+        if frames:
+            whose = file.removeprefix(_TRACE).partition(".")[0][:20]
+            yield f"back trace of {whose}: {' ← '.join(frames[:_SHOWN_FRAMES])}"
 
 
 def _path_of(scene: NodeScene, taking: Taking) -> str:

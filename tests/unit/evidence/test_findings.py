@@ -58,6 +58,10 @@ def test_what_could_not_be_taken_is_told(tmp_path: Path) -> None:
         ("mlx5_0/1: symbol_error 12", "warn"),
         ("the kernel's log cannot be read here (dmesg: not permitted)", "info"),
         ("there is no checkpoint in /x", "info"),
+        ("rank 5 did not enter allreduce 40 of the default process group, in which ranks 0, 1 wait", "bad"),
+        ("ranks 3, 4 left no record: dead, or stuck outside of collectives", "bad"),
+        ("in collective 7 of group a rank 2 called gather 4, the others allreduce 8", "bad"),
+        ("no core file in /work since the launch began", "info"),
         ("cannot run nvidia-smi: not found", "info"),
         ("nvidia-smi did not answer within 5 s", "bad"),
         ("GPU 00000000:41:00.0: ECC DRAM Uncorrectable 3", "bad"),
@@ -72,6 +76,23 @@ def test_weights(text: str, weight: str) -> None:
 def test_collectors_of_facts_are_quiet() -> None:
     assert weigh("git status: ended with 128", "code") == "info"
     assert weigh("git status: ended with 128", "other") == "warn"
+
+
+def test_the_innermost_functions_of_a_core_file_are_named(tmp_path: Path) -> None:
+    files = ("back-trace-3.txt", "back-trace-9.txt", "../../etc/back-trace-1.txt")
+    note = "rank 3 (process 17, python3.11) died of SIGSEGV"
+    scene = _scene(tmp_path, "n1", Taking("60-core-dumps", "taken", files=files, notes=(note,)))
+    folder = scene.folder / "60-core-dumps"
+    folder.mkdir()
+    trace = (
+        "Program terminated with signal SIGSEGV, Segmentation fault.\n#0  0x00007f2a in step (n=3) at a.c:7\n"
+        "Thread 2 (LWP 18):\n#0  poll ()\n#1  wait ()\n\n"
+        "Thread 1 (LWP 17):\n#0  0x00007f2a in step (n=3) at a.c:7\n#1  main () at a.c:9\n"
+    )
+    (folder / "back-trace-3.txt").write_text(trace, encoding="utf-8")
+    (folder / "back-trace-9.txt").write_bytes(b"\xff\x00 no frames")
+    found = {one.text: one.weight for one in find_in([scene])}
+    assert found == {note: "bad", "back trace of 3: step ← main": "bad"}
 
 
 def test_no_scene_has_no_findings(tmp_path: Path) -> None:
