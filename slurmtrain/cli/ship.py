@@ -171,8 +171,7 @@ def _ship_all(targets: list[RunDir], asked: dict[str, object], *, follow: bool, 
         except TakenOverError as exc:
             row["error"] = str(exc)
             if not quiet:
-                exit_code = exit_code or exc.exit_code
-                say_error(str(exc))
+                say_note(f"{exc}: nothing was sent from here")
         except SlurmtrainError as exc:
             row["error"] = str(exc)
             exit_code = exit_code or exc.exit_code

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from make_run import end_run, make_run
 
+from slurmtrain.cli import ship as ship_command
 from slurmtrain.cli.main import main
-from slurmtrain.ops.shipping.start import find_program, start_beside_training
+from slurmtrain.ops.shipping.start import LEASE, find_program, start_beside_training
+from slurmtrain.store.lease import Lease
 
 
 class Call:
@@ -87,6 +89,16 @@ def test_a_trouble_that_lasts_is_told_once_for_all_runs(call: Call, tmp_path: Pa
     state = json.loads((run.ship / "state.json").read_text())
     (run.ship / "state.json").write_text(json.dumps({**state, "retry_at": 1.0}))
     assert call("--all", code=1) == ""
+
+
+def test_while_another_ships_the_work_is_left_to_it(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ship_command, "_WAIT_S", 0.1)
+    run = make_run(tmp_path, f"file://{tmp_path}/remote")
+    assert Lease(run.ship / LEASE, 60).acquire() is None
+    assert "is shipped by" in call(run.run_id)
+    assert not (tmp_path / "remote").exists()
 
 
 def test_a_program_that_is_not_there_starts_nothing(tmp_path: Path) -> None:
