@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -62,6 +62,8 @@ def write_bundle(
         for name, text in texts.items():
             yield from maker.text(name, text, now)
         with unfolded(view.run.path, "attempts/") as folded:
+            if folded is not None:
+                maker.allow(folded.resolve())
             chosen = choose_files(
                 view.run, view.state, since_attempt=since_attempt, around=around, blamed=blamed, folded=folded
             )
@@ -95,7 +97,7 @@ class _Maker:
     """Takes files one after the other until the bundle is full."""
 
     def __init__(self, bundle: Bundle, masker: Masker, max_size: int, root: Path) -> None:
-        self._root = root
+        self._roots = [root]
         self.bundle = bundle
         self._masker = masker
         self._left = max_size
@@ -106,12 +108,16 @@ class _Maker:
     def text(self, name: str, text: str, now: float) -> Iterator[Member]:
         yield from self._member(name, text.encode("utf-8", "replace"), now, None)
 
+    def allow(self, root: Path) -> None:
+        """Take files from this folder, too."""
+        self._roots.append(root)
+
     def file(self, item: Source | LeftOut) -> Iterator[Member]:
         if isinstance(item, LeftOut):
             self.leave_out(item.name, item.why)
             return
         try:
-            with _open_plain(item.path, self._root) as stream:
+            with _open_plain(item.path, self._roots) as stream:
                 info = os.fstat(stream.fileno())
                 if b"\0" in stream.read(_LOOKED_AT):
                     self.leave_out(item.name, "binary")
@@ -151,13 +157,13 @@ class _Maker:
         return to_json({**data, "files": self.bundle.members, "left_out": left_out, "left_out_unnamed": more})
 
 
-def _open_plain(path: Path, root: Path) -> BinaryIO:
-    """A regular file below ``root``, also if somebody puts a link in the place of it or of a folder meanwhile."""
+def _open_plain(path: Path, roots: Sequence[Path]) -> BinaryIO:
+    """A regular file below one of ``roots``, also if somebody puts a link in its or a folder's place meanwhile."""
     if path.is_symlink():
         raise OSError(0, "a symbolic link")
     stream = open_file(path)
     opened = Path(f"/proc/self/fd/{stream.fileno()}").readlink()
-    if not opened.is_relative_to(root):
+    if not any(opened.is_relative_to(root) for root in roots):
         stream.close()
         raise OSError(0, "it was replaced meanwhile")
     return stream

@@ -59,6 +59,8 @@ def compact(view: RunView) -> None:
     run = view.run
     if view.damage:
         raise StoreError(view.damage[0])
+    if link := _find_link(run):
+        raise StoreError(f"{link} is a link to somewhere else: the run's small files are left as they are")
     logs = [path for path in log_files(view) if path.is_file()]
     nodes = _node_logs(view) if run.path / MERGED_LOG not in logs else {}
     rescue = sorted(path for path in _entries(run.logs) if path.name.startswith("rescue-"))
@@ -79,6 +81,13 @@ def compact(view: RunView) -> None:
         delete(path)
 
 
+def _find_link(run: RunDir) -> Path | None:
+    """A folder of the run that is none of its own."""
+    last = _last_attempt(run)
+    folders = [run.attempts, run.logs, run.journal, run.submissions, *([last.path] if last is not None else [])]
+    return next((folder for folder in folders if folder.is_symlink()), None)
+
+
 def _take_away(paths: list[Path]) -> None:
     for path in paths:
         if path.exists() or path.is_symlink():
@@ -86,8 +95,9 @@ def _take_away(paths: list[Path]) -> None:
 
 
 def _entries(folder: Path) -> list[Path]:
+    """What lies in a folder; nothing behind a link, whose target is not the run's."""
     try:
-        return sorted(folder.iterdir())
+        return sorted(folder.iterdir()) if not folder.is_symlink() else []
     except OSError:
         return []
 

@@ -7,6 +7,7 @@ run's checkpoints the newest valid one.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import time
@@ -210,9 +211,13 @@ def _end(attempt: Attempt) -> float | None:
 
 
 def _finish_earlier(store: Path) -> None:
-    """What a prune that was killed had set aside; in single runs it is finished when they are looked at."""
-    for path in left_aside(store / "runs"):
-        delete(path)
+    """What a prune that was killed had set aside; in single runs it is finished when they are looked at.
+
+    What cannot be deleted (somebody else's, in a store that is shared) waits for who can.
+    """
+    for path in left_aside((store / "runs").resolve()):
+        with contextlib.suppress(StoreError):
+            delete(path)
 
 
 def _remove(view: RunView, wanted: Wanted, row: Row) -> Row:

@@ -52,8 +52,10 @@ def delete(aside: Path) -> None:
 
 
 def left_aside(folder: Path) -> list[Path]:
-    """What an earlier call could not delete, in this folder. Never raises."""
+    """What an earlier call could not delete, in this folder; nothing behind a link. Never raises."""
     with contextlib.suppress(OSError):
+        if folder.is_symlink():
+            return []
         return sorted(path for path in folder.iterdir() if path.name.startswith(PREFIX))
     return []
 

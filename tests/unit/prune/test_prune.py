@@ -237,6 +237,20 @@ def test_a_kill_at_any_step_of_deleting_is_finished_by_the_next(
             return
 
 
+@pytest.mark.parametrize("name", ["attempts", "logs", "journal", "submissions", "attempts/000", "attempts/000/nodes"])
+@pytest.mark.parametrize("limits", [Limits(), OLD])
+def test_links_lead_prune_nowhere(tmp_path: Path, name: str, limits: Limits) -> None:
+    run = ended(tmp_path / "store")
+    outside = tmp_path / "outside"
+    (run.dir.path / name).rename(outside)
+    (run.dir.path / name).symlink_to(outside)
+    (outside / ".pruned-x").write_text("somebody's")
+    before = {p: p.read_bytes() for p in outside.rglob("*") if p.is_file()}
+    _prune(tmp_path / "store", limits)
+    _prune(tmp_path / "store", limits)
+    assert {p: p.read_bytes() for p in outside.rglob("*") if p.is_file()} == before
+
+
 def test_a_run_that_is_written_to_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = ended(tmp_path)
     real = os.rename
