@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,21 +12,26 @@ from slurmtrain.evidence.flight_recorder import PREFIX, Dump, find_missing, read
 if TYPE_CHECKING:
     from slurmtrain.evidence.scene import Scene
 
-TIME_LIMIT_S = 15
+TIME_LIMIT_S = 25
 SIZE_LIMIT = 1 << 20
 WHERE = ("batch_host", "watcher")
 _MOST = 4096
+_READ_S = 15.0  # a thousand ranks leave gigabytes
 
 
 def collect(scene: Scene) -> None:
     dumps: dict[int, Dump] = {}
-    for rank, path in sorted(_find(scene).items())[:_MOST]:
+    begun, files = time.monotonic(), sorted(_find(scene).items())[:_MOST]
+    for rank, path in files:
+        if time.monotonic() - begun > _READ_S:
+            scene.note(f"the records of {len(dumps)} of {len(files)} ranks could be read in {_READ_S:g} s")
+            break
         try:
             if stat.S_ISREG(path.lstat().st_mode):
                 dumps[rank] = read_dump(path)
         except (OSError, ValueError) as exc:
             scene.note(f"{path}: {exc}")
-    for sentence in find_missing(dumps):
+    for sentence in find_missing(dumps, complete=len(dumps) == len(files)):
         scene.note(sentence)
         print(sentence)
     for rank, dump in dumps.items():

@@ -83,7 +83,7 @@ def describe_kills(values: dict[str, str]) -> str:
     kills = _flat(values.get("memory.events.local", values.get("memory.events", ""))).get("oom_kill", 0)
     kills = max(kills, _flat(values.get("memory.oom_control", "")).get("oom_kill", 0))
     if kills:
-        told.append(f"{kills} processes killed for memory")
+        told.append(f"{kills} process{'es' if kills > 1 else ''} killed for memory")
     peak = _number(values.get("memory.peak") or values.get("memory.max_usage_in_bytes"))
     most = _number(values.get("memory.max") or values.get("memory.limit_in_bytes"))
     if peak is not None and most is not None and most < _UNLIMITED and peak >= most * 0.99:

@@ -83,9 +83,12 @@ def parse_dump(value: Mapping[Any, Any]) -> Dump:
     return Dump(dict(groups), max(sizes, default=0))
 
 
-def find_missing(dumps: Mapping[int, Dump]) -> list[str]:
-    """Sentences; rank → its dump. The group with the most ranks comes first."""
-    world = max((dump.world for dump in dumps.values()), default=0)
+def find_missing(dumps: Mapping[int, Dump], *, complete: bool = True) -> list[str]:
+    """Sentences; rank → its dump. The group with the most ranks comes first.
+
+    ``complete``: all dumps that there are; ranks without one are then named.
+    """
+    world = max((dump.world for dump in dumps.values()), default=0) if complete else 0
     told: list[str] = []
     names = Counter(name for dump in dumps.values() for name in dump.groups)
     for name, _ in names.most_common():

@@ -87,7 +87,7 @@ def test_kills_and_reached_limits_of_both_versions_are_told() -> None:
     assert describe_kills(v1) == "2 processes killed for memory, all of its 1 MiB were used"
     v2 = {"memory.events": "\nlow 0\noom 1\noom_kill 1", "memory.max": "max", "memory.peak": "99", "pids.max": "100"}
     assert describe_kills(v2 | {"pids.events": "max 3"}) == (
-        "1 processes killed for memory, the limit of 100 processes was reached"
+        "1 process killed for memory, the limit of 100 processes was reached"
     )
     assert describe_kills({"memory.max": "100000000", "memory.peak": "50", "memory.events": "\noom_kill 0"}) == ""
 
