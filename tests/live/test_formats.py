@@ -36,7 +36,7 @@ def test_each_launch_resumes_from_the_newest_whole_checkpoint(
         cluster, store, [str(framework_python), str(program), form], nodes=1, retry={"delay_s": 0},
         checkpoint={"pattern": PATTERNS[form]},
     )  # fmt: skip
-    run.wait_state("Completed", "Failed", "Held", timeout_s=900)
+    run.wait_state("Completed", "Failed", "Held", "Stopped", timeout_s=900)
     log = run.log()
     assert run.status()["state"] == "Completed", log[-4000:]
     rows = [json.loads(line) for line in (run.workdir / "steps.jsonl").read_text().splitlines()]

@@ -29,7 +29,7 @@ def torch_python(cluster_session: Cluster) -> Path:
 def framework_python(cluster_session: Cluster) -> Path:
     """The same with DeepSpeed, Lightning, Transformers and accelerate; installed when the first test wants it."""
     wanted = " ".join([TORCH, *FRAMEWORKS, *BUILT])
-    return _python(cluster_session, wanted, [[*FRAMEWORKS, "setuptools", "ninja"], ["--no-build-isolation", *BUILT]])
+    return _python(cluster_session, wanted, [[*FRAMEWORKS, "setuptools>=78"], ["--no-build-isolation", *BUILT]])
 
 
 def _python(cluster: Cluster, wanted: str, more: list[list[str]]) -> Path:
