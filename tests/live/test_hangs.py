@@ -58,7 +58,7 @@ def train(step):
             while True:
                 pass
         if kind == "pause":
-            time.sleep(14)
+            time.sleep(26)
     (folder / f"{step}-{rank}").touch()
     wait_for_others(step)
 
@@ -79,7 +79,8 @@ def hang(cluster: Cluster, store: Path, kind: str) -> LiveRun:
     helper = store / "slurmtrain_training.py"
     helper.write_text(Path(training.__file__).read_text(encoding="utf-8"), encoding="utf-8")
     helper.chmod(0o644)
-    limits = {"timeout_s": 6, "startup_s": 0} if kind != "chatters" else {"step_timeout_s": 6, "startup_s": 0}
+    which = "timeout_s" if kind != "chatters" else "step_timeout_s"
+    limits = {which: 8, "startup_s": 15}  # a busy machine may take ten seconds to start the ranks
     return submit(cluster, store, [PYTHON, str(program), kind], nodes=2, ranks=2, hang=limits, retry={"delay_s": 1})
 
 
