@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from slurmtrain.agent.companion_events import GONE, LOST, SCENE, CompanionLog
@@ -168,15 +168,20 @@ class CompanionStep:
         agent = [sys.executable, "-I", str(self._job.run.agent)]
         command = [*_DEAF_AT_FIRST, *agent, "companion", str(self._job.run.path)]
         sizes = [1] if node else count_nodes(self._env)
-        argv = build_companion_srun(sizes, [*command, str(self._attempt.number)], node=node)
+        command.append(str(self._attempt.number))
+        parts: Sequence[int | None] = (
+            [None] if len(sizes) == 1 else range(len(sizes))
+        )  # one srun for all would speak to the first alone
+        sruns = [build_companion_srun(sizes, command, node=node, only=part) for part in parts]
         env = {**beside_environment(self._env), "SLURMTRAIN_AGENT": f"{os.getpid()}@{self._job.host}"}
         try:
             with self._log_file.open("ab") as log:  # srun talks; the training's log is not its
-                self._sruns.append(
+                self._sruns += [
                     subprocess.Popen(  # its input reaches all of them
                         argv, stdin=subprocess.PIPE, stdout=log, stderr=log, env=env, start_new_session=True
                     )
-                )
+                    for argv in sruns
+                ]
         except OSError as exc:
             say(f"the companions cannot be started ({exc}); the training goes on without them")
 

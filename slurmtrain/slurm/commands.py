@@ -132,18 +132,26 @@ def build_signal_step(job_id: JobId, step: int | str, signal_name: str) -> list[
 
 
 def build_companion_srun(
-    node_counts: Sequence[int], command: Sequence[str], *, node: str = "", name: str = "companion"
+    node_counts: Sequence[int],
+    command: Sequence[str],
+    *,
+    node: str = "",
+    name: str = "companion",
+    only: int | None = None,
 ) -> list[str]:
     """One small task on each node of the job, or on one, beside the training (``--overlap``) and never in its way.
 
     A companion that dies ends nobody (``--kill-on-bad-exit=0``), and none waits for another (``--wait=0``). A
-    heterogeneous job has a number of nodes for each component: srun takes options and command for each.
+    heterogeneous job has a number of nodes for each component: srun takes options and command for each. ``only`` is
+    the component that is meant alone.
     """
     argv = ["srun"]
     where = [f"--nodelist={node}"] if node else []
     for component, nodes in enumerate(node_counts):
+        if only is not None and component != only:
+            continue
         if len(node_counts) > 1:
-            argv += [*([":"] if component else []), f"--het-group={component}"]
+            argv += [*([":"] if component and only is None else []), f"--het-group={component}"]
         size = ["-N", str(nodes), "-n", str(nodes), *where, "--ntasks-per-node=1", "--cpus-per-task=1", "--mem=0"]
         argv += ["--overlap", *size, "--kill-on-bad-exit=0", "--wait=0", f"--job-name={name}", *command]
     return argv

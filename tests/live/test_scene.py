@@ -93,3 +93,18 @@ sys.exit(3 if number < 2 else 0)
     assert resumed == ["", "step-7.npz", "step-7.npz"]
     assert "had been kept" in run.log()
     assert not (run.path / "kept-checkpoint").exists(), "let go when the run is completed"
+
+
+@pytest.mark.nodes(2)
+def test_all_components_of_a_heterogeneous_job_are_asked(cluster: Cluster, store: Path) -> None:
+    fails = 'import os, sys, time\ntime.sleep(2)\nsys.exit(3 if os.environ["RANK"] == "1" else 0)\n'
+    components = [{"nodes": 1, "tasks_per_node": 1}]
+    retry = {"in_place": 0, "requeues": 0}
+    run = submit(
+        cluster, store, program(store, fails), nodes=1, components=components, env=place(store, QUICK), retry=retry
+    )
+    run.wait_state("Failed", "Held")
+    assert len(manifests(run)) == 2
+    assert {m["ending"] for m in manifests(run).values()} == {"failed"}
+    (taken,) = [row for row in journal(run) if row["kind"] == "scene_taken"]
+    assert (taken["nodes"], taken["of"]) == (2, 2)
