@@ -105,8 +105,8 @@ def advance(run: Run, event: ev.Event) -> Run:
 
 
 def _to(run: Run, state: RunState, event: ev.Event, why: str) -> Run:
-    if run.state is state and run.history:
-        return run
+    if (run.state is state and run.history) or run.ended:
+        return run  # an end is the last state: somebody who stood still meanwhile writes down later what it had decided
     change = Transition(event.at, state, event.who, why)
     return dataclasses.replace(run, state=state, history=(*run.history, change))
 
@@ -156,11 +156,17 @@ def _job_seen(run: Run, event: ev.JobSeen) -> Run:
     if run.ended or run.state is RunState.HELD:
         return changed
     state = parse_job_state(event.state)
-    if is_waiting(state):
+    if is_waiting(state) and not _has_started_since(run, event):
         return _to(changed, RunState.INQUEUE, event, event.reason or "in Slurm's queue")
     if is_running(state) and run.state in {RunState.INQUEUE, RunState.PENDING, RunState.PREEMPTED}:
         return _to(changed, RunState.STARTING, event, f"allocated {event.nodes}")
     return changed
+
+
+def _has_started_since(run: Run, seen: ev.JobSeen) -> bool:
+    """Whether the execution that was seen waiting has begun before that was written down."""
+    started = (attempt.started for attempt in run.attempts if attempt.decision is None)
+    return any(s and s.job_id == seen.job_id and s.restart_count >= seen.restart_count for s in started)
 
 
 def _attempt_started(run: Run, event: ev.AttemptStarted) -> Run:

@@ -102,6 +102,16 @@ def test_what_another_host_could_not_see_and_notes_once_more_changes_nothing() -
     assert run.attempts[0].started == STARTED
 
 
+def test_an_end_is_the_last_state_whoever_wakes_up_later() -> None:
+    stopped = decided(Action.STOP, RunState.STOPPED)
+    late = [decided(Action.REQUEUE, RunState.PENDING), SUBMITTED, LAUNCHED]
+    assert states(CREATED, SUBMITTED, STARTED, stopped, *late)[-1] is RunState.STOPPED
+
+
+def test_a_look_that_is_written_down_late_moves_nothing_back() -> None:
+    assert states(CREATED, SUBMITTED, STARTED, job("PENDING"), LAUNCHED)[-2:] == [RunState.STARTING, RunState.RUNNING]
+
+
 def test_a_job_that_a_watcher_found_cancelled_in_the_queue_has_never_been_starting() -> None:
     noted = ev.AttemptStarted(at=6, who="watcher", attempt=0, job_id="7", restart_count=0, host="", nodes="")
     events = [CREATED, SUBMITTED, noted, decided(Action.LEAVE, RunState.STOPPED)]

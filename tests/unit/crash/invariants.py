@@ -155,7 +155,7 @@ _P, _Q, _S, _R = RunState.PENDING, RunState.INQUEUE, RunState.STARTING, RunState
 _ENDED = {RunState.COMPLETED, RunState.FAILED, RunState.STOPPED, RunState.TERMINATED}
 _FOLLOWS: dict[RunState, set[RunState]] = {
     _P: {_Q, _S, RunState.HELD, RunState.FAILED, RunState.STOPPED, RunState.TERMINATED},
-    _Q: {_S, _P, RunState.PREEMPTED, RunState.HELD} | _ENDED,
+    _Q: {_S, _R, _P, RunState.PREEMPTED, RunState.HELD} | _ENDED,  # _R: two watchers' looks, written down crosswise
     _S: {_R, _Q, _P, RunState.PREEMPTED, RunState.HELD} | _ENDED,
     _R: {_S, _Q, _P, RunState.PREEMPTED, RunState.HELD} | _ENDED,
     RunState.PREEMPTED: {_P, _Q, _S, RunState.STOPPED, RunState.TERMINATED},
