@@ -7,6 +7,7 @@ Slurm in memory that counts steps, writes checkpoints, and leaves when it is ask
 
 from __future__ import annotations
 
+import io
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from slurmtrain.testing import Behaviour, MemorySlurm, SignalSent
 from slurmtrain.testing.memory_model import MemoryJob
 
 AGENT_STARTS = 4
+_real_open = io.open  # slurmstepd writes the log, in whose thread so ever a signal is sent
 SAVE_S = 1.0
 CATCHES_USR2 = 1 << (int(signal.SIGUSR2) - 1)
 TERMINATED, KILLED = 128 + int(signal.SIGTERM), 128 + int(signal.SIGKILL)
@@ -308,7 +310,7 @@ class Cluster:
 
     def write_log(self, job_id: object, text: str) -> None:
         if self.run_dir.is_dir():
-            with (self.run_dir / "logs" / f"train-{job_id}.log").open("a") as log:
+            with _real_open(self.run_dir / "logs" / f"train-{job_id}.log", "a") as log:
                 log.write(text)
 
     def _save(self, training: Training) -> None:
