@@ -34,7 +34,7 @@ def test_each_launch_resumes_from_the_newest_whole_checkpoint(
     program = place_programs(store) / "formats.py"
     run = submit(
         cluster, store, [str(framework_python), str(program), form], nodes=1, retry={"delay_s": 0},
-        checkpoint={"pattern": PATTERNS[form]},
+        checkpoint={"pattern": PATTERNS[form]}, resources={"memory": "3G"},
     )  # fmt: skip
     run.wait_state("Completed", "Failed", "Held", "Stopped", timeout_s=900)
     log = run.log()

@@ -35,7 +35,7 @@ def test_one_requeue_per_ending(cluster: Cluster, store: Path, framework_python:
     command = [str(framework_python), str(programs / "frameworks.py"), framework]
     run = submit(
         cluster, store, command, nodes=1, checkpoint={"pattern": PATTERNS[framework]}, retry={"requeues": 0},
-        stop={"node_look_s": 5, "warning_s": 60},
+        stop={"node_look_s": 5, "warning_s": 60}, resources={"memory": "3G"},
     )  # fmt: skip
     wait_until(lambda: starts(run) or "decision:" in run.log(), 400, f"{framework} trains")
     assert starts(run), run.log()[-4000:]
