@@ -21,7 +21,6 @@ PATTERNS = {
     "torch": "step-*.pt",
     "safetensors": "step-*.safetensors",
     "dcp": "step-*",
-    "deepspeed": "global_step*",
     "lightning": "step-*.ckpt",
     "trainer": "checkpoint-*",
 }
