@@ -98,7 +98,8 @@ class AttemptRunner:
                     self._scenes.after(end, decision)
                 if decision is not None:
                     decision = self._restart_or_leave(decision, end)
-                    self._scenes.wait()
+                    in_place = decision is not None and decision.action is Action.RESTART_IN_PLACE
+                    self._scenes.wait(briefly=in_place)
                 if decision is None:
                     # Where slurmd is dead nobody else ends its ranks.
                     kill_launch(end.launch, self._raw_job_id, self._attempt.number)
@@ -193,6 +194,7 @@ class AttemptRunner:
                 self._end(launch, float(self._spec.stop.grace_s))
                 return stop, 0
             self._companions.look()
+            self._scenes.look()
             log.look()
             self._shipper.ensure_running()
             if why := self._companions.find_unheard_end(self._key(launch)):

@@ -32,10 +32,14 @@ from slurmtrain.store.rundir import AttemptDir
 
 _WARNINGS = frozenset({"time_limit", "preempted"})
 _LOOK_S = 0.2
+_HEAD_START_S = 1.0  # for what looks at processes, before the next launch has some
 
 
 class Scenes:
-    """The scenes of one attempt. Nothing here raises, and nothing waits longer than the budget."""
+    """The scenes of one attempt. Nothing here raises, and nothing waits longer than the budget.
+
+    A launch in place waits for a head start only: its nodes stay, and the rest is taken beside it.
+    """
 
     def __init__(
         self,
@@ -89,18 +93,34 @@ class Scenes:
         self._begin(launch, HUNG, "")
         self.wait()
 
-    def wait(self) -> None:
-        """Until all nodes have taken it, or the budget is over; then it is written down."""
-        if self._begun is None:
-            return
-        launch, ending, begun = self._begun
-        deadline = begun + (min(ENDED_S, self._options.budget_s) if ending == ENDED else self._options.budget_s)
-        while self._missing(launch) and time.monotonic() < deadline:
-            if self._hurry() and ending != ENDED:
-                break
-            time.sleep(_LOOK_S)
-        self._write_down(launch, ending, time.monotonic() - begun)
-        self._begun = None
+    def wait(self, *, briefly: bool = False) -> None:
+        """Until all nodes have taken it, or the budget is over; then it is written down.
+
+        ``briefly``: for its head start at most; ``look`` writes it down when it is over.
+        """
+        while self._begun is not None and not self._look():
+            _, ending, begun = self._begun
+            hurried = self._hurry() and ending != ENDED
+            if briefly and (hurried or time.monotonic() - begun >= _HEAD_START_S):
+                return
+            if hurried:
+                self._write_down()
+            else:
+                time.sleep(_LOOK_S)
+
+    def look(self) -> None:
+        """Write down a scene that was taken meanwhile. Cheap: called at each turn of a launch."""
+        self._look()
+
+    def _look(self) -> bool:
+        """Whether no scene is being taken any more."""
+        if self._begun is not None:
+            launch, ending, begun = self._begun
+            budget = min(ENDED_S, self._options.budget_s) if ending == ENDED else self._options.budget_s
+            if self._missing(launch) and time.monotonic() < begun + budget:
+                return False
+            self._write_down()
+        return True
 
     def _begin(self, launch: LaunchProcess, ending: str, cause: str) -> None:
         if not self._options.enabled:
@@ -150,7 +170,11 @@ class Scenes:
     def _key(self, launch: LaunchProcess) -> str:
         return f"{self._attempt.number}.{launch.number}"
 
-    def _write_down(self, launch: LaunchProcess, ending: str, seconds: float) -> None:
+    def _write_down(self) -> None:
+        if self._begun is None:
+            return
+        (launch, ending, begun), self._begun = self._begun, None
+        seconds = time.monotonic() - begun
         folder = scene_dir(self._attempt.launch(launch.number))
         path = os.path.relpath(folder, self._job.run.path)
         if self._own is not None:

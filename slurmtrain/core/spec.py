@@ -114,7 +114,7 @@ class SceneOptions:
     """What is kept of a failure (``evidence``)."""
 
     enabled: bool = True
-    budget_s: int = 30  # for all collectors of a node; no next launch waits longer for them
+    budget_s: int = 30  # for all collectors of a node; no requeue waits longer for them
     disable: tuple[str, ...] = ()  # names of collectors
     keep_first: int = 2  # so many launches of a run, from its first one on, keep all of theirs
     keep_last: int = 5  # and the newest ones; of those between only the manifests stay
