@@ -80,12 +80,13 @@ def _pass(job: JobContext, slurm: SlurmClient, journal: JournalWriter) -> Admitt
     mine = _find_mine(job)
     if mine is not None:
         return _recover(mine, job, journal)
+    known = {attempt.number for attempt in job.run.read_attempts()}
     if find_successor(job.run, job.owner_record()) is not None:
         return TurnedAway(_OVERTAKEN)
     refused = _settle_previous(job, slurm, journal)
     if refused is not None:
         return TurnedAway(refused)
-    attempt = claim_attempt(job.run, job.owner_record(), _CLAIM_PATIENCE_S)
+    attempt = claim_attempt(job.run, job.owner_record(), _CLAIM_PATIENCE_S, known)
     if not _is_mine(attempt, job):
         return TurnedAway("this execution was decided about from outside: Slurm said that it was over")
     if find_successor(job.run, job.owner_record()) is not None:  # it claimed in this very moment

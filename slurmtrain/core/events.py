@@ -183,10 +183,11 @@ class Diagnosed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided(Event):
-    """What is to be done about it."""
+    """What is to be done about it. ``again``: it holds once more, because the release of the run came to nothing."""
 
     kind: ClassVar[str] = "decided"
     decision: Mapping[str, Any] = field(default_factory=dict)
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

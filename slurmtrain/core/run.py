@@ -226,11 +226,11 @@ def _decided(run: Run, event: ev.Decided) -> Run:
     except ValueError:
         return run
     if decision.action is Action.RESTART_IN_PLACE:
-        changed = _with_launch(run, event, decision=decision)
-    else:
-        changed = _with_attempt(run, event.attempt, decision=decision, decided_by=event.who, decided_at=event.at)
-    if decision.action is Action.RESTART_IN_PLACE:
-        return changed
+        return _with_launch(run, event, decision=decision)
+    known = find_attempt(run, event.attempt)
+    if known is not None and known.decision == decision and not event.again and decision.state not in ENDED_STATES:
+        return run  # written down once more, by somebody who stood still meanwhile: the run has gone on since
+    changed = _with_attempt(run, event.attempt, decision=decision, decided_by=event.who, decided_at=event.at)
     return _to(changed, decision.state, event, decision.reason)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from slurmtrain.errors import StoreError
@@ -21,26 +21,37 @@ _MAX_TURNS = 1000  # a turn is lost only to another execution of the run that be
 _LATE_S = 180.0  # network file systems show another host's new file within a minute
 
 
-def claim_attempt(run: RunDir, owner: Mapping[str, object], patience_s: float = 0.0) -> AttemptDir:
+def claim_attempt(
+    run: RunDir, owner: Mapping[str, object], patience_s: float = 0.0, known: Container[int] | None = None
+) -> AttemptDir:
     """The attempt of the execution that ``owner`` names by ``job_id`` and ``restart_count``.
 
     Made by this call or by somebody before: ``read_owner`` tells. Raises ``StoreError``, also where somebody made it
-    just now on another host and it cannot be read yet after so many seconds.
+    just now on another host and it cannot be read yet after so many seconds, and where the run has an attempt besides
+    those whose numbers are ``known``: whoever claims has seen to those before, and looks again.
     """
-    known = find_claimed(run, str(owner.get("job_id")), owner.get("restart_count"))
-    if known is not None:
-        return known
+    claimed = find_claimed(run, str(owner.get("job_id")), owner.get("restart_count"))
+    if claimed is not None:
+        return claimed
     try:
         run.attempts.mkdir(mode=0o755, parents=True, exist_ok=True)
         number = -1
         for turn in range(_MAX_TURNS):
             number = _agree_on_number(run, owner, turn, number + 1)
             attempt = run.attempt(number)
+            _check_known(run, known)
             if _make(attempt, owner) or _is_theirs(attempt, owner, patience_s):
                 return attempt
     except OSError as exc:
         raise StoreError(f"cannot make an attempt in {run.attempts}: {exc.strerror or exc}") from exc
     raise StoreError(f"{run.attempts} holds more attempts than a run can have")
+
+
+def _check_known(run: RunDir, known: Container[int] | None) -> None:
+    """Network file systems show another host's attempt late, often only to whoever is about to make the same one."""
+    late = [] if known is None else [a.number for a in run.read_attempts() if a.number not in known]
+    if late:
+        raise StoreError(f"attempt {late[-1]} of {run.run_id} is to be seen only now")
 
 
 def find_claimed(run: RunDir, job_id: str, restart_count: object) -> AttemptDir | None:

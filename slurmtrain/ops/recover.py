@@ -183,6 +183,7 @@ def _look_after_ended(care: Care, execution: Execution) -> list[Event]:
         return _finish(care, attempt, execution, decided)
     if care.observe_only or (attempt is None and care.state.ended):
         return []
+    known = {one.number for one in care.run.read_attempts()}
     before = attempt.number if attempt is not None else _MANY
     earlier = settle_earlier(care.run, care.plan.spec, before, care.slurm, "watcher")
     care.journal.append(*earlier)
@@ -190,7 +191,7 @@ def _look_after_ended(care: Care, execution: Execution) -> list[Event]:
     if attempt is None:
         if (over := _find_end_before(care)) is not None:
             return [*earlier, *over]
-        attempt = _claim_for_dead(care, execution)
+        attempt = _claim_for_dead(care, execution, known)
     written = _note_start(care, attempt, execution)
     care = replace(care, state=reduce(advance, written, care.state))
     return [*earlier, *written, *_decide(care, attempt, execution)]
@@ -221,11 +222,12 @@ def _find_end_before(care: Care) -> list[Event] | None:
     return [decided]
 
 
-def _claim_for_dead(care: Care, execution: Execution) -> AttemptDir:
+def _claim_for_dead(care: Care, execution: Execution, known: set[int]) -> AttemptDir:
     """An execution whose gate was never passed still is an attempt: cancelled in the queue, or no agent could start."""
     return claim_attempt(
         care.run,
         {"job_id": str(care.job_id), "restart_count": execution.restart_count, "host": "", "claimed_by": "watcher"},
+        known=known,
     )
 
 

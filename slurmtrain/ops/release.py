@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import socket
 import time
@@ -210,7 +211,7 @@ def _hold_again(run: RunDir, attempt: int, journal: JournalWriter, exc: Slurmtra
     last = read_view(run).state.last_decision
     if last is not None:
         decision = Decision(Action.HOLD, RunState.HELD, last.cause, last.reason, exclude=last.exclude)
-    decided = build_decided(attempt, decision, who)
+    decided = dataclasses.replace(build_decided(attempt, decision, who), again=True)
     journal.append(decided, sync=True)
     with contextlib.suppress(OSError):
         _claim_file(run, attempt).unlink()

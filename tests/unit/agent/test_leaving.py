@@ -6,12 +6,13 @@ import dataclasses
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from agent_support import Scene
 
+from slurmtrain.agent import gate, stops
 from slurmtrain.agent import leave as leave_module
-from slurmtrain.agent import stops
 from slurmtrain.agent.fence import Fence
 from slurmtrain.agent.gate import Admitted, Settled, TurnedAway, pass_gate
 from slurmtrain.agent.job import JobContext
@@ -23,8 +24,10 @@ from slurmtrain.core.decision import Action, Decision, RunState, decision_to_dic
 from slurmtrain.core.jobid import JobId
 from slurmtrain.core.run import fold
 from slurmtrain.errors import SlurmRefusedError, StoreError
+from slurmtrain.ops import claim
 from slurmtrain.ops.claim import claim_attempt
 from slurmtrain.store.journal import JournalWriter, read_journal
+from slurmtrain.store.rundir import RunDir
 from slurmtrain.testing import FaultKind
 
 REQUEUE = Decision(Action.REQUEUE, RunState.PENDING, "native_crash", "why", "program")
@@ -257,3 +260,26 @@ def test_a_site_that_lets_nobody_move_the_start_costs_slurms_delay_and_nothing_e
     assert "when Slurm's delay is over" in acted.detail
     scene.slurm.advance(130)
     assert str(scene.slurm.observe([scene.job_id]).jobs[scene.job_id].state) == "RUNNING"
+
+
+@pytest.mark.parametrize("at", ["publish_directory", "find_claimed"])
+def test_an_attempt_that_is_seen_only_at_the_claim_is_decided_about_too(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """A network file system shows what another host made late: to a claim that meets it, or just before that."""
+    scene.claim()
+    again = _next_execution(scene)
+    real, read, met = getattr(claim, at), RunDir.read_attempts, []
+
+    def meet(*args: Any) -> Any:
+        answer = real(*args)
+        met.append(answer)
+        return answer
+
+    monkeypatch.setattr(claim, at, meet)
+    monkeypatch.setattr(RunDir, "read_attempts", lambda run: read(run) if met else [])
+    monkeypatch.setattr(gate, "_PAUSE_S", 0.0)
+    passed = pass_gate(again, scene.slurm, JournalWriter(scene.run.journal, "next"))
+    assert isinstance(passed, Admitted)
+    assert passed.attempt.number == 1
+    assert (scene.attempt.read_decision() or {})["action"] == "requeue"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -106,6 +108,16 @@ def test_an_end_is_the_last_state_whoever_wakes_up_later() -> None:
     stopped = decided(Action.STOP, RunState.STOPPED)
     late = [decided(Action.REQUEUE, RunState.PENDING), SUBMITTED, LAUNCHED]
     assert states(CREATED, SUBMITTED, STARTED, stopped, *late)[-1] is RunState.STOPPED
+
+
+def test_a_decision_that_is_written_down_once_more_moves_nothing_back() -> None:
+    """Somebody who had read the journal before stood still, and a person has let the run go on meanwhile."""
+    held = decided(Action.HOLD, RunState.HELD)
+    released = ev.Released(at=6, who="user", attempt=0, by="u")
+    events = [CREATED, SUBMITTED, STARTED, LAUNCHED, held, released, SUBMITTED]
+    assert states(*events, held)[-2:] == [RunState.PENDING, RunState.INQUEUE]
+    failed = dataclasses.replace(held, again=True)
+    assert states(*events[:-1], failed)[-2:] == [RunState.PENDING, RunState.HELD]
 
 
 def test_a_look_that_is_written_down_late_moves_nothing_back() -> None:
