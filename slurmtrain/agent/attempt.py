@@ -98,8 +98,7 @@ class AttemptRunner:
                     self._scenes.after(end, decision)
                 if decision is not None:
                     decision = self._restart_or_leave(decision, end)
-                    in_place = decision is not None and decision.action is Action.RESTART_IN_PLACE
-                    self._scenes.wait(briefly=in_place)
+                    self._scenes.wait(briefly=decision is not None and decision.action is Action.RESTART_IN_PLACE)
                 if decision is None:
                     # Where slurmd is dead nobody else ends its ranks.
                     kill_launch(end.launch, self._raw_job_id, self._attempt.number)
