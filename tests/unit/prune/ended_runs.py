@@ -10,8 +10,11 @@ from made_runs import MadeRun, Slurm, make_run
 from slurmtrain.core.decision import Action, RunState
 
 
-def ended(store: Path, run_id: str = "train-1", *, jobs: int = 1, launches: int = 2, **spec: Any) -> MadeRun:
-    """A run that ended long ago, with the files that agents and companions leave."""
+def ended(
+    store: Path, run_id: str = "train-1", *, jobs: int = 1, launches: int = 2, held: bool = False, **spec: Any
+) -> MadeRun:
+    """A run that ended long ago (or is ``held`` since then), with the files that agents and companions leave."""
+    end = (Action.HOLD, RunState.HELD) if held else (Action.STOP, RunState.FAILED)
     slurm, run = Slurm(), make_run(store, run_id, **spec)
     for job in range(jobs):
         job_id = run.submitted(slurm, job)
@@ -33,6 +36,6 @@ def ended(store: Path, run_id: str = "train-1", *, jobs: int = 1, launches: int 
                 stream.write("slurmtrain: decided\n")
         last = job == jobs - 1
         run.diagnosed(attempt, launches - 1, cause="oom", sentence="memory")
-        state = (Action.STOP, RunState.FAILED) if last else (Action.REQUEUE, RunState.PENDING)
+        state = end if last else (Action.REQUEUE, RunState.PENDING)
         run.decided(attempt, *state)
     return run

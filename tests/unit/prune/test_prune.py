@@ -18,7 +18,7 @@ from made_runs import T0, MadeRun, Slurm, make_run
 
 from slurmtrain.cli.bundle import command as bundle_command
 from slurmtrain.cli.logs import command as logs_command
-from slurmtrain.core.decision import Action, RunState
+from slurmtrain.core.decision import RunState
 from slurmtrain.core.retention import Candidate, Limits, choose
 from slurmtrain.core.spec import Checkpoint, Resources
 from slurmtrain.errors import NotFoundError
@@ -60,8 +60,7 @@ def test_old_runs_go_and_the_others_stay_with_a_reason(tmp_path: Path) -> None:
     ended(tmp_path, "old-1")
     ended(tmp_path, "pinned-1").dir.pinned_file.write_text("ann\n")
     make_run(tmp_path, "waiting-1")
-    held = ended(tmp_path, "held-1", jobs=2)
-    held.decided(1, Action.HOLD, RunState.HELD)
+    ended(tmp_path, "held-1", jobs=2, held=True)
     (ended(tmp_path, "torn-1").dir.journal / "x.jsonl").mkdir()
     ended(tmp_path, "long-1", resources=Resources(time_limit="99-00:00:00"))
     before = sorted(p.name for p in (tmp_path / "runs").rglob("*"))
@@ -253,14 +252,14 @@ def test_links_lead_prune_nowhere(tmp_path: Path, name: str, limits: Limits) -> 
 
 def test_a_run_that_is_written_to_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = ended(tmp_path)
-    real = os.rename
+    real = Path.rename
 
-    def rename(source: Any, target: Any) -> None:
-        if Path(source) == run.dir.path:
+    def rename(source: Path, target: Path) -> Path:
+        if source == run.dir.path:
             run.launch(0, 9)
-        real(source, target)
+        return real(source, target)
 
-    monkeypatch.setattr(os, "rename", rename)
+    monkeypatch.setattr(Path, "rename", rename)
     row = _prune(tmp_path)["train-1"]
     assert row.problem.startswith("somebody wrote into it")
     assert run.dir.path.is_dir()
