@@ -8,7 +8,9 @@ from cluster_world import Execution, Training
 from world import World
 
 from slurmtrain.core.decision import Action, RunState
+from slurmtrain.core.events import JobSeen
 from slurmtrain.ops.launch_exit import read_launch_exit
+from slurmtrain.store.journal import read_journal
 
 CANCELLED_STATES = {RunState.STOPPED, RunState.TERMINATED}
 GHOST_S = 15.0
@@ -59,7 +61,7 @@ def _was_cut_off(world: World, execution: Execution) -> bool:
 
 def _cancelled_stays_cancelled(world: World) -> list[str]:
     at = world.cancelled_at
-    if at is None or world.released:
+    if at is None or world.released or _nobody_can_know_of_the_cancel(world):
         return []
     found = [
         f"execution {e.name} began {e.started - at:.1f} s after the run was cancelled"
@@ -71,6 +73,18 @@ def _cancelled_stays_cancelled(world: World) -> list[str]:
     if not found and world.state.state not in ends:
         found.append(f"a cancelled run is {world.state.state.value}")
     return found
+
+
+def _nobody_can_know_of_the_cancel(world: World) -> bool:
+    """No accounting, the node was lost before slurmstepd could write, and Slurm forgot the job before anybody saw it.
+
+    What is left then looks as if the script had been killed. Whoever looks once, while it waits or is CANCELLED, knows.
+    """
+    job, restart = world.cancelled
+    if world.options.accounting or f"{job}r{restart - 1}" not in world.cut_off:
+        return False
+    seen = (event for event in read_journal(world.run.journal) if isinstance(event, JobSeen))
+    return not any(event.job_id == job and event.restart_count >= restart for event in seen)
 
 
 def _attempts_and_decisions(world: World) -> list[str]:

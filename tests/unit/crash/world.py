@@ -163,6 +163,7 @@ class World:
         self.trace: list[str] = []
         self.calm = False
         self.cancelled_at: float | None = None  # the first cancel that took a job of the run away
+        self.cancelled = ("", 0)  # that job, and its restart count
         self.stop_asked_at: float | None = None
         self.decisions: dict[str, bytes] = {}
         self.problems: list[str] = []
@@ -315,7 +316,7 @@ class World:
             before = job.base
             self.slurm.cancel_as(job.job_id, uid)
             if job.base is not before and self.cancelled_at is None:
-                self.cancelled_at = self.now()
+                self.cancelled_at, self.cancelled = self.now(), (str(job.job_id), job.restart_count)
                 self.note(None, "scancel", f"{job.job_id} by {uid} ({before.value})")
 
     def spawn_user(self, name: str, body: Callable[[Actor], None]) -> None:
