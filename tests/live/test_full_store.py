@@ -63,15 +63,15 @@ def _fill(small: Path) -> Path:
 @pytest.mark.parametrize("code", [0, 3])
 def test_a_full_store_costs_no_training(cluster: Cluster, store: Path, small: Path, moment: str, code: int) -> None:
     command, proof = _work(store, code)
-    blocker = cluster.as_user("sbatch", "--parsable", "-N1", "--exclusive", "-w", cluster.nodes[0], "-o", "/dev/null",
-                              "--wrap", "sleep 600").stdout.strip()  # fmt: skip
-    cluster.wait_state(int(blocker), "RUNNING", timeout_s=60)
+    options = ("-N1", "--exclusive", "-w", cluster.nodes[0], "-o", "/dev/null")
+    blocker = cluster.sbatch(*options, script="#!/bin/sh\nsleep 600\n")
+    cluster.wait_state(blocker, "RUNNING", timeout_s=60)
     run = submit(
         cluster, small, command, nodes=1, resources={"nodelist": cluster.nodes[0]},
         retry={"in_place": 0, "requeues": 0}, environment={"variables": {"PROOF": str(proof)}},
     )  # fmt: skip
     filler = _fill(small) if moment == "before the start" else None
-    cluster.as_user("scancel", blocker)
+    cluster.as_user("scancel", str(blocker))
     wait_until(lambda: "begins" in proof.read_text(), 90, "the training begins")
     if filler is None:
         filler = _fill(small)
