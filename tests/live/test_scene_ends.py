@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 
 import pytest
+from attack import batch_side
 from cluster import Cluster, wait_until
 from runs import LiveRun, submit
 from scenes import QUICK, by_name, facts_of, journal, manifests, place, program, scene_folder, wait_complete, wait_facts
@@ -87,6 +89,20 @@ def test_the_warning_before_the_time_limit_takes_it_while_the_ranks_live(cluster
         assert (manifest["ending"], manifest["cause"]) == ("warned", "time_limit")
         assert [rank["rank"] for rank in facts_of(run, node)["ranks"]] == [nodes.index(node)]
     cluster.slurm("scancel", str(run.job_id))
+
+
+@pytest.mark.nodes(2)
+def test_slurms_own_end_of_the_time_limit_leaves_a_scene(cluster: Cluster, store: Path) -> None:
+    """The agent hangs: nobody has warned the training, and Slurm ends the job."""
+    run = works(cluster, store, time_limit="1")
+    nodes = nodes_of(cluster, run)
+    (agent,) = batch_side(run, "agent")
+    cluster.signal_process(agent, signal.SIGSTOP)
+    cluster.wait_state(run.job_id, "TIMEOUT", timeout_s=200)
+    found = wait_facts(run, 2)
+    assert sorted(found) == nodes
+    assert {(m["ending"], m["cause"]) for m in found.values()} == {("ended", "")}
+    assert cluster.processes(run.job_id) == []
 
 
 @pytest.mark.nodes(2)
