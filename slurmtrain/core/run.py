@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -115,18 +115,26 @@ def _with_attempt(run: Run, number: int, **changes: Any) -> Run:
     if number < 0:
         return run
     attempts = list(run.attempts)
-    position = next((i for i, attempt in enumerate(attempts) if attempt.number == number), None)
+    position = _position(run.attempts, number)
     if position is None:
-        attempts.append(Attempt(number))
-        attempts.sort(key=lambda attempt: attempt.number)
-        position = next(i for i, attempt in enumerate(attempts) if attempt.number == number)
+        position = sum(attempt.number < number for attempt in attempts)
+        attempts.insert(position, Attempt(number))
     attempts[position] = dataclasses.replace(attempts[position], **changes)
     return dataclasses.replace(run, attempts=tuple(attempts))
 
 
+def _position(attempts: Sequence[Attempt], number: int) -> int | None:
+    """Where the attempt is; the newest are looked at first, as nearly all events are of them."""
+    for position in reversed(range(len(attempts))):
+        if attempts[position].number == number:
+            return position
+    return None
+
+
 def find_attempt(run: Run, number: int) -> Attempt | None:
     """The attempt with this number, if the run has it."""
-    return next((attempt for attempt in run.attempts if attempt.number == number), None)
+    position = _position(run.attempts, number)
+    return None if position is None else run.attempts[position]
 
 
 def _with_launch(run: Run, event: ev.Event, **changes: Any) -> Run:
