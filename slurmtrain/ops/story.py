@@ -65,7 +65,7 @@ def say_share(share: float) -> str:
 def without_sentence(reason: str, sentence: str) -> str:
     """A decision's reason without the diagnosis that it repeats: what is new in it."""
     rest = reason.removeprefix(sentence) if sentence else reason
-    return rest.lstrip(";,. ") or reason
+    return rest.lstrip(";:,. ") or reason
 
 
 def tell_story(view: RunView, retry: Retry | None) -> list[StoryLine]:

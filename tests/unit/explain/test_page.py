@@ -107,5 +107,6 @@ def test_a_reason_does_not_repeat_the_diagnosis(tmp_path: Path) -> None:
     from slurmtrain.ops.story import without_sentence
 
     assert without_sentence("Rank 3 crashed; the same again", "Rank 3 crashed") == "the same again"
+    assert without_sentence("Rank 3 crashed: no retry can cure this", "Rank 3 crashed") == "no retry can cure this"
     assert without_sentence("Rank 3 crashed", "Rank 3 crashed") == "Rank 3 crashed"
     assert without_sentence("because", "") == "because"
