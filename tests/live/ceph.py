@@ -142,10 +142,15 @@ class Ceph:
         return str(self.directory / "monmap")
 
     def _run(self, *argv: str) -> str:
-        done = subprocess.run(
-            [argv[0], "-c", str(self._conf), *argv[1:]] if argv[0] != "monmaptool" else argv,
-            capture_output=True, text=True, timeout=120, cwd=self.directory,
-        )  # fmt: skip
+        """Output of one command. A monitor that has just started does not know for a moment what it can be asked."""
+        for _ in range(30):
+            done = subprocess.run(
+                [argv[0], "-c", str(self._conf), *argv[1:]] if argv[0] != "monmaptool" else argv,
+                capture_output=True, text=True, timeout=120, cwd=self.directory,
+            )  # fmt: skip
+            if "problem getting command descriptions" not in done.stderr:
+                break
+            time.sleep(1)
         assert done.returncode == 0, f"{argv}: {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout
 
