@@ -6,6 +6,7 @@ It is found within the time-out, the rank is named, the launch ended, and the tr
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from pathlib import Path
 
@@ -14,7 +15,14 @@ from cluster import Cluster
 from programs.place import place_programs
 from runs import submit
 
-pytestmark = [pytest.mark.whole_cluster, pytest.mark.timeout(900), pytest.mark.native_only]
+pytestmark = [
+    pytest.mark.skipif(
+        "SLURMTRAIN_LONG_TESTS" not in os.environ, reason="some minutes long; set SLURMTRAIN_LONG_TESTS"
+    ),
+    pytest.mark.whole_cluster,
+    pytest.mark.timeout(900),
+    pytest.mark.native_only,
+]
 
 SAID = (
     r"rank 1 stood in stand_in_a_lock \(ddp_hangs\.py:\d+\), the others in",

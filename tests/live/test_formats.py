@@ -7,6 +7,7 @@ the newest checkpoint that is whole, and its loss goes on from that step as if n
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -15,7 +16,14 @@ from cluster import Cluster
 from programs.place import place_programs
 from runs import submit
 
-pytestmark = [pytest.mark.whole_cluster, pytest.mark.timeout(1200), pytest.mark.native_only]
+pytestmark = [
+    pytest.mark.skipif(
+        "SLURMTRAIN_LONG_TESTS" not in os.environ, reason="some minutes long; set SLURMTRAIN_LONG_TESTS"
+    ),
+    pytest.mark.whole_cluster,
+    pytest.mark.timeout(1200),
+    pytest.mark.native_only,
+]
 
 PATTERNS = {
     "torch": "step-*.pt",

@@ -18,7 +18,14 @@ from runs import LiveRun, submit
 
 from slurmtrain import training
 
-pytestmark = [pytest.mark.whole_cluster, pytest.mark.timeout(1200), pytest.mark.native_only]
+pytestmark = [
+    pytest.mark.skipif(
+        "SLURMTRAIN_LONG_TESTS" not in os.environ, reason="some minutes long; set SLURMTRAIN_LONG_TESTS"
+    ),
+    pytest.mark.whole_cluster,
+    pytest.mark.timeout(1200),
+    pytest.mark.native_only,
+]
 PATTERNS = {"lightning": "step-*.ckpt", "trainer": "checkpoint-*", "accelerate": "step-*"}
 
 
