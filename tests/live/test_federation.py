@@ -31,10 +31,16 @@ def _free_port() -> int:
         return int(one.getsockname()[1])
 
 
+def _listens(port: int) -> bool:
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
+
+
 def _write_conf(cluster: Cluster, folder: Path) -> Path:
     """The cluster's own slurm.conf with another name, places of its own, and one node that never registers."""
     source = Path(cluster.facts["slurm_conf"])
-    text = re.sub(r"^NodeName=(?!DEFAULT).*\n", "", source.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    elsewhere = r"^(NodeName=(?!DEFAULT)|PartitionName=lane).*\n"  # nodes that it does not have
+    text = re.sub(elsewhere, "", source.read_text(encoding="utf-8"), flags=re.MULTILINE)
     own = {
         "ClusterName": NAME,
         "SlurmctldPort": _free_port(),
@@ -67,8 +73,10 @@ def elsewhere(cluster: Cluster) -> Iterator[Path]:
     try:
         listed = ("sacctmgr", "-n", "-P", "list", "cluster", "format=cluster,controlport")
         wait_until(lambda: re.search(rf"^{NAME}\|[1-9]", cluster.slurm(*listed), re.MULTILINE), 60, "it has registered")
+        port = re.findall(r"^SlurmctldPort=(\d+)", conf.read_text(encoding="utf-8"), re.MULTILINE)[0]
+        wait_until(lambda: _listens(int(port)), 60, "it listens; a refusal is not tried again for a minute")
         cluster.slurm("sacctmgr", "-i", "add", "federation", FEDERATION, f"clusters={own},{NAME}")
-        wait_until(lambda: "Synced:Yes" in cluster.slurm("scontrol", "show", "federation"), 60, "they know each other")
+        wait_until(lambda: "Synced:Yes" in cluster.slurm("scontrol", "show", "federation"), 150, "they know each other")
         yield conf
     finally:
         cluster.cancel_all()
