@@ -232,7 +232,9 @@ class TestInterrupted:
             "#!/bin/bash\nPATH=/usr/bin:/bin\ntouch $T/called; sleep 30; echo 1\n"
         )
         timer = threading.Thread(target=lambda: (wait_for(desk.folder / "called"), os.kill(os.getpid(), signal.SIGINT)))
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a terminal, whatever ran in this process before
+        signal.signal(
+            signal.SIGINT, signal.default_int_handler
+        )  # as in a terminal, whatever ran in this process before
         timer.start()
         with pytest.raises(KeyboardInterrupt):
             desk.submit(desk.prepare())
