@@ -18,6 +18,7 @@ from typing import Any
 
 from slurmtrain.agent.processes import Process, newest_launch, read_environ
 from slurmtrain.core.paces import Pace
+from slurmtrain.hosts.files import open_file
 
 BEATS = "SLURMTRAIN_BEATS"  # the environment variable that names the folder
 _PLACES = (Path("/dev/shm"), Path("/tmp"))  # noqa: S108 - of the node, the folder itself is private
@@ -143,11 +144,8 @@ def _files(folder: str, node: str) -> Iterator[tuple[Path, int]]:
 
 def _read(path: Path, rank: int, node: str) -> Pace | None:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        try:
-            words = os.read(descriptor, _MAX_BYTES).decode("ascii", "replace").split()
-        finally:
-            os.close(descriptor)
+        with open_file(path, follow=False) as stream:
+            words = stream.read(_MAX_BYTES).decode("ascii", "replace").split()
         step, at, step_s, busy_s = words
         return Pace(rank, node, int(step), _number(at), time.time(), _maybe(step_s), _maybe(busy_s))
     except (OSError, ValueError):

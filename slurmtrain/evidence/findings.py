@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from slurmtrain.evidence.manifest import FAILED, OUTSIDE, TIMED_OUT, NodeScene, Taking, read_scenes
-from slurmtrain.store.publish import open_file
+from slurmtrain.hosts.files import open_file
 
 BAD, WARN, INFO = "bad", "warn", "info"
 _MOST = 200

@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 from slurmtrain.evidence.folder import walk
 from slurmtrain.evidence.secrets import Masker
+from slurmtrain.hosts.files import open_file
 
 _LOOKED_AT = 8192
 _CHUNK = 1 << 18
@@ -29,8 +30,7 @@ def mask_folder(folder: Path, masker: Masker) -> None:
 
 def _mask_file(path: Path, masker: Masker) -> None:
     """Files with a NUL byte at their beginning are no text and stay."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with os.fdopen(descriptor, "rb") as source:
+    with open_file(path, follow=False) as source:
         if b"\0" in source.read(_LOOKED_AT):
             return
         source.seek(0)

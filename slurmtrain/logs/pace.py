@@ -10,15 +10,16 @@ import json
 import math
 import os
 import re
-import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
+from slurmtrain.hosts.files import open_file
 from slurmtrain.logs.lines import strip_ansi
 from slurmtrain.logs.progress import HINTS, is_progress, loss_of, step_of
+from slurmtrain.logs.window import read_end
 
 _READ_BACK = 1 << 16  # bytes at the end of a launch's output: `status` reads them for each run
 _LINE = 4096
@@ -176,7 +177,7 @@ def _finite(value: float | None) -> float | None:
 def _read_heartbeat(path: Path) -> Told:
     """``1200 {"at": …, "loss": …}``; a plain number is fine, too."""
     try:
-        with _open(path) as stream:
+        with open_file(path) as stream:
             first, _, rest = stream.read(_HEARTBEAT_BYTES).decode("utf-8", "replace").strip().partition(" ")
             written = os.fstat(stream.fileno()).st_mtime
     except OSError:
@@ -190,11 +191,7 @@ def _read_heartbeat(path: Path) -> Told:
 def _read_log(path: Path, start: int, end: int | None) -> Told:
     """The newest value of each kind. A counter that begins anew counts an epoch: then it tells no target."""
     try:
-        with _open(path) as stream:
-            stop = end if end is not None else stream.seek(0, 2)
-            stream.seek(max(start, stop - _READ_BACK))
-            data = stream.read(max(0, min(stop - start, _READ_BACK)))
-            written = os.fstat(stream.fileno()).st_mtime
+        data, written = read_end(path, start, end, _READ_BACK)
     except OSError:
         return Told()
     lines = [part for line in data.splitlines() for part in line.split(b"\r")]
@@ -208,15 +205,6 @@ def _read_log(path: Path, start: int, end: int | None) -> Told:
     if _begins_anew(steps):
         told = replace(told, step=None, target=None, steps_per_s=None)
     return replace(told, at=written) if told != Told() else told
-
-
-def _open(path: Path) -> BinaryIO:
-    """A regular file: nobody who asks for a status waits for a FIFO. Raises ``OSError``."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(f"{path} is no regular file")
-    return os.fdopen(descriptor, "rb")
 
 
 def _begins_anew(newest_first: Iterable[int]) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from slurmtrain.logs.lines import strip_ansi
 from slurmtrain.logs.progress import loss_of, step_of
+from slurmtrain.logs.window import read_end
 
 _READ_BACK = 1 << 18  # bytes at the end of a launch's output
 _LINE = 4096
@@ -77,11 +78,7 @@ def _read_heartbeat(path: Path) -> int | None:
 
 def _read_log(path: Path, start: int, end: int | None) -> int | None:
     try:
-        with path.open("rb") as stream:
-            stop = end if end is not None else stream.seek(0, 2)
-            begin = max(start, stop - _READ_BACK)
-            stream.seek(begin)
-            data = stream.read(max(0, min(stop - begin, _READ_BACK)))
+        data, _ = read_end(path, start, end, _READ_BACK)
     except OSError:
         return None
     steps = (_step(part) for line in data.splitlines() for part in line.split(b"\r"))

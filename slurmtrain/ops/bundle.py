@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 import slurmtrain
 from slurmtrain.errors import NotFoundError
 from slurmtrain.evidence.secrets import Masker
+from slurmtrain.hosts.files import open_file
 from slurmtrain.logs.lines import clean
 from slurmtrain.ops.bundle_files import LeftOut, Source, choose_files
 from slurmtrain.ops.explain import Explanation
@@ -21,7 +22,7 @@ from slurmtrain.ops.masking import make_masker
 from slurmtrain.ops.status import iso_time
 from slurmtrain.store.archive import Member, write_archive
 from slurmtrain.store.folded import unfolded
-from slurmtrain.store.publish import open_file, to_json
+from slurmtrain.store.publish import to_json
 
 MAX_SIZE = 25 << 20  # of the contents: a ticket system takes no more
 MANIFEST = "MANIFEST.json"

@@ -12,11 +12,11 @@ from typing import Any, BinaryIO
 from slurmtrain.core.diagnosis.model import Diagnosis
 from slurmtrain.core.run import Launch, Run
 from slurmtrain.errors import SlurmtrainError
+from slurmtrain.hosts.files import open_file
 from slurmtrain.logs.follow import last_redraw, read_lines
 from slurmtrain.logs.lines import clean, strip_ansi
 from slurmtrain.ops.logs import find_segments
 from slurmtrain.ops.timeline import RunView
-from slurmtrain.store.publish import open_file
 
 MAX_EVIDENCE = 12
 _LAST_LINES = 8  # shown where nothing in the log tells why

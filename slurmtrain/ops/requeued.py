@@ -23,6 +23,7 @@ from slurmtrain.core.policy import decide_upload
 from slurmtrain.core.run import Launch, Run, advance, find_attempt, fold
 from slurmtrain.core.spec import Spec
 from slurmtrain.errors import SlurmtrainError
+from slurmtrain.logs.window import read_end
 from slurmtrain.ops.decided import build_decided, publish_decision
 from slurmtrain.ops.fallback import fallback_of
 from slurmtrain.ops.judge import LogRange, decide_ending, diagnose_log
@@ -309,10 +310,6 @@ def read_srun_words(log: LogRange, offsets: Mapping[str, int] | None = None) -> 
 
 def _read_tail(log: LogRange) -> str:
     try:
-        with log.path.open("rb") as stream:
-            end = log.end if log.end is not None else stream.seek(0, 2)
-            start = max(log.start, end - _MAX_LOG_FOR_EXITS)
-            stream.seek(start)
-            return stream.read(max(0, end - start)).decode("utf-8", "replace")
+        return read_end(log.path, log.start, log.end, _MAX_LOG_FOR_EXITS)[0].decode("utf-8", "replace")
     except OSError:
         return ""

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from slurmtrain.errors import StoreError
+from slurmtrain.hosts.files import NoFileError, open_file
 
 NAME = "folded.zip"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -80,13 +81,9 @@ def _files(folders: list[Path]) -> Iterator[Path]:
 
 
 def _add(archive: zipfile.ZipFile, path: Path, name: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC) if _is_file(path) else -1
-    if descriptor < 0:
+    if not _is_file(path):
         return
-    with os.fdopen(descriptor, "rb") as source:
-        found = os.fstat(source.fileno())
-        if not stat.S_ISREG(found.st_mode):
-            return
+    with contextlib.suppress(NoFileError), open_file(path, follow=False) as source:
         entry = zipfile.ZipInfo(name, _EPOCH)
         entry.compress_type = zipfile.ZIP_DEFLATED
         entry.external_attr = (stat.S_IFREG | 0o600) << 16

@@ -16,7 +16,8 @@ from typing import Any
 
 from slurmtrain.core.events import Event, event_from_dict, event_to_dict
 from slurmtrain.errors import StoreError
-from slurmtrain.store.publish import open_file, replace
+from slurmtrain.hosts.files import open_file
+from slurmtrain.store.publish import replace
 
 _MAX_LINE = 1 << 20  # bytes; a journal line is far shorter, a longer one is garbage
 _MAX_SEQUENCE = 1 << 53

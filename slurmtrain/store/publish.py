@@ -13,20 +13,16 @@ import json
 import os
 import secrets
 import shutil
-import stat
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from slurmtrain.errors import StoreError
+from slurmtrain.hosts.files import open_file
 
 _NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 _TAKEN = {errno.EEXIST, errno.ENOTEMPTY}
 _CONTENT = "content"
 _MAX_BYTES = 256 << 20  # nothing that is published comes near it
-
-
-class NoFileError(OSError):
-    """Where a file should be lies a FIFO, a device or a directory, which nothing of ours makes."""
 
 
 def publish_once(path: Path, data: bytes) -> bool:
@@ -110,18 +106,6 @@ def read_published(path: Path) -> bytes | None:
                     return _read(candidate)
             raise StoreError(f"cannot read {candidate}: {exc.strerror or exc}") from exc
     return None
-
-
-def open_file(path: Path) -> BinaryIO:
-    """Open a file for reading, and nothing else: opening a FIFO that nobody writes would wait for ever.
-
-    Raises ``OSError``, and ``NoFileError`` for what is no regular file.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise NoFileError(errno.EINVAL, "it is no regular file", str(path))
-    return os.fdopen(descriptor, "rb")
 
 
 def _read(path: Path) -> bytes:

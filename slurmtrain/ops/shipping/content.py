@@ -9,10 +9,10 @@ from typing import BinaryIO
 
 from slurmtrain.errors import SlurmtrainError
 from slurmtrain.evidence.secrets import Masker
+from slurmtrain.hosts.files import open_file
 from slurmtrain.ops.shipping.items import Source, look_at
 from slurmtrain.ops.shipping.known import KnownWords
 from slurmtrain.remote.model import PART, Body, part_bytes, regroup
-from slurmtrain.store.publish import open_file
 
 _READ = 1 << 18
 _CONTEXT = 1 << 19  # read before a part for what reaches over several lines: a private key
