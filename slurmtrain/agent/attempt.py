@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from types import FrameType
 
 from slurmtrain.agent.comeback import learn, place_of
-from slurmtrain.agent.companion_scene import ENDED_S
 from slurmtrain.agent.companions import CompanionStep
 from slurmtrain.agent.fence import Fence
 from slurmtrain.agent.gate import Admitted, Settled, TurnedAway, pass_gate
@@ -30,6 +29,7 @@ from slurmtrain.agent.releasing import release_all
 from slurmtrain.agent.resume import choose_checkpoint, roll_back
 from slurmtrain.agent.saving import LOOK_BEFORE_S, SaveWatch
 from slurmtrain.agent.say import say
+from slurmtrain.agent.scene_request import ENDED_S
 from slurmtrain.agent.scenes import Scenes
 from slurmtrain.agent.shipper import ShipperProcess
 from slurmtrain.agent.stages import Outlook, Staged, Stages
@@ -171,10 +171,10 @@ class AttemptRunner:
         """Wait for the launch's end; ask it to stop when there is a reason, end it when it does not listen or hangs."""
         stop: StopReason | None = None
         metrics = MetricWatch(self._job, launch)
-        saves = SaveWatch(checkpoint_dir(self._job.run.path, self._spec.checkpoint))
+        checkpoints = checkpoint_dir(self._job.run.path, self._spec.checkpoint)
         notices = Notices(self._job, self._attempt, launch.number, self._record)
         log = LogWatch(launch, self._attempt.launch(launch.number), self._record)
-        life = HangWatch(self._spec.hang, launch, checkpoint_dir(self._job.run.path, self._spec.checkpoint))
+        saves, life = SaveWatch(checkpoints), HangWatch(self._spec.hang, launch, checkpoints)
         while (code := launch.poll()) is None:
             if self._fence.closed:
                 say("a later attempt of the run has begun: this one ends itself and decides nothing")

@@ -11,18 +11,14 @@ from collections.abc import Callable, Iterable
 
 from slurmtrain.agent.companion_events import SCENE, tell
 from slurmtrain.agent.job import JobContext
-from slurmtrain.agent.processes import Process, read_environ
+from slurmtrain.agent.processes import Process, launch_number, read_environ
 from slurmtrain.agent.say import say
+from slurmtrain.agent.scene_request import make_request
 from slurmtrain.agent.scene_words import STARTED, Word
-from slurmtrain.agent.stacks import find_ranks
 from slurmtrain.evidence.collector import ENDED
 from slurmtrain.evidence.process import SceneProcess
-from slurmtrain.evidence.request import Request
-from slurmtrain.evidence.scene import Rank
 from slurmtrain.store.publish import exists
 from slurmtrain.store.rundir import AttemptDir
-
-ENDED_S = 20.0  # of Slurm's KillWait (30 s by default): for the scene after TERM
 
 
 class CompanionScenes:
@@ -52,7 +48,7 @@ class CompanionScenes:
     def see(self, processes: Iterable[Process]) -> None:
         """Remember the newest launch and its environment: when its ranks are dead nobody can be asked for it."""
         for process in processes:
-            number = _launch_number(process.launch)
+            number = launch_number(process.launch)
             if number > self._seen:
                 self._seen, self._environ = number, read_environ(process.pid)
                 self._launch = max(number, self._launch)
@@ -75,7 +71,7 @@ class CompanionScenes:
             self._launch = self._find_unended()
         if self._launch > self._settled:
             self._settled = self._launch
-            self._begin(Word(self._launch, ENDED), ranks, ENDED_S)
+            self._begin(Word(self._launch, ENDED), ranks)
 
     def _find_unended(self) -> int:
         """A launch so short that nobody here has seen it; -1 for none."""
@@ -97,26 +93,15 @@ class CompanionScenes:
         if self._waiting:
             ranks = self._find()
             self.see(ranks)
-            self._begin(self._waiting.pop(0), ranks, 0.0)
+            self._begin(self._waiting.pop(0), ranks)
 
-    def _begin(self, word: Word, processes: list[Process], budget_s: float) -> None:
-        options = self._job.plan.spec.scene
-        if not options.enabled:
+    def _begin(self, word: Word, processes: list[Process]) -> None:
+        if not self._job.plan.spec.scene.enabled:
             return
-        own = [p for p in processes if _launch_number(p.launch) == word.launch]
-        request = Request(
-            run_dir=self._job.run.path,
-            node=self._node,
-            ending=word.ending,
-            attempt=self._attempt.number,
-            launch=word.launch,
-            job_id=str(self._job.job_id),
-            nodes=self._job.nodes,
-            cause=word.cause,
-            batch_host=self._batch_host,
-            budget_s=min(budget_s, options.budget_s) if budget_s else 0.0,
-            ranks=tuple(Rank(process.pid, rank) for rank, process in sorted(find_ranks(own).items())),
-            environ=self._environ_of(word.launch),
+        own = [p for p in processes if launch_number(p.launch) == word.launch]
+        environ = self._environ_of(word.launch)
+        request = make_request(
+            self._job, self._attempt.number, word, self._node, own, environ, batch_host=self._batch_host
         )
         self._of = f"{self._attempt.number}.{word.launch}"
         try:
@@ -136,8 +121,3 @@ class CompanionScenes:
 def _complain(why: str) -> None:
     """In the companions' own log."""
     say(f"no scene of this node: {why}")
-
-
-def _launch_number(key: str) -> int:
-    number = key.partition(".")[2]
-    return int(number) if number.isascii() and number.isdigit() else -1

@@ -51,9 +51,9 @@ def newest_launch(processes: Iterable[Process]) -> str:
 
 
 def launch_number(key: str) -> int:
-    """The second half of ``<attempt>.<launch>``; 0 where that is no number."""
+    """The second half of ``<attempt>.<launch>``; -1 where that is no number."""
     number = key.partition(".")[2]
-    return int(number) if number.isascii() and number.isdigit() else 0
+    return int(number) if number.isascii() and number.isdigit() else -1
 
 
 def find_starters(job_id: str) -> list[Process]:

@@ -9,15 +9,14 @@ import os
 import time
 from collections.abc import Callable, Mapping
 
-from slurmtrain.agent.companion_scene import ENDED_S
 from slurmtrain.agent.companions import CompanionStep
 from slurmtrain.agent.job import JobContext, count_nodes
 from slurmtrain.agent.launch import LaunchProcess
 from slurmtrain.agent.processes import find_launch_processes
 from slurmtrain.agent.record import Record
 from slurmtrain.agent.say import say
+from slurmtrain.agent.scene_request import make_request, scene_budget
 from slurmtrain.agent.scene_words import STARTED, Word
-from slurmtrain.agent.stacks import find_ranks
 from slurmtrain.agent.stops import StopReason
 from slurmtrain.agent.verdict import LaunchEnd
 from slurmtrain.checkpoints.pin import unpin
@@ -25,8 +24,6 @@ from slurmtrain.core.decision import Action, Decision
 from slurmtrain.evidence.collector import ENDED, FAILED, HUNG, WARNED
 from slurmtrain.evidence.manifest import scene_dir
 from slurmtrain.evidence.process import SceneProcess
-from slurmtrain.evidence.request import Request
-from slurmtrain.evidence.scene import Rank
 from slurmtrain.store.publish import exists
 from slurmtrain.store.rundir import AttemptDir
 
@@ -98,7 +95,7 @@ class Scenes:
 
         ``briefly``: for its head start at most; ``look`` writes it down when it is over.
         """
-        while self._begun is not None and not self._look():
+        while self._begun is not None and not self.look():
             _, ending, begun = self._begun
             hurried = self._hurry() and ending != ENDED
             if briefly and (hurried or time.monotonic() - begun >= _HEAD_START_S):
@@ -108,16 +105,11 @@ class Scenes:
             else:
                 time.sleep(_LOOK_S)
 
-    def look(self) -> None:
-        """Write down a scene that was taken meanwhile. Cheap: called at each turn of a launch."""
-        self._look()
-
-    def _look(self) -> bool:
-        """Whether no scene is being taken any more."""
+    def look(self) -> bool:
+        """Write down a scene that is taken; whether none is being taken any more. Cheap: called at each turn."""
         if self._begun is not None:
             launch, ending, begun = self._begun
-            budget = min(ENDED_S, self._options.budget_s) if ending == ENDED else self._options.budget_s
-            if self._missing(launch) and time.monotonic() < begun + budget:
+            if self._missing(launch) and time.monotonic() < begun + scene_budget(self._options, ending):
                 return False
             self._write_down()
         return True
@@ -136,20 +128,10 @@ class Scenes:
 
     def _take_here(self, launch: LaunchProcess, ending: str, cause: str) -> None:
         """Of the batch host alone."""
-        ranks = find_ranks(find_launch_processes(self._env.get("SLURM_JOB_ID", ""), self._attempt.number))
-        request = Request(
-            run_dir=self._job.run.path,
-            node=self._job.host,
-            ending=ending,
-            attempt=self._attempt.number,
-            launch=launch.number,
-            job_id=str(self._job.job_id),
-            nodes=self._job.nodes,
-            cause=cause,
-            batch_host=True,
-            ranks=tuple(Rank(process.pid, rank) for rank, process in sorted(ranks.items())),
-            environ=launch.environ,
-            budget_s=min(ENDED_S, self._options.budget_s) if ending == ENDED else 0.0,
+        ranks = find_launch_processes(self._env.get("SLURM_JOB_ID", ""), self._attempt.number)
+        word = Word(launch.number, ending, cause)
+        request = make_request(
+            self._job, self._attempt.number, word, self._job.host, ranks, launch.environ, batch_host=True
         )
         try:
             self._own = SceneProcess(self._job.run.agent, request)
