@@ -194,7 +194,8 @@ class Screen:
 
     def _time(self, found: Explanation) -> list[str]:
         """Where the time went; what a better checkpoint interval would be, where that can be told."""
-        from slurmtrain.ops.story import say_duration, say_share
+        from slurmtrain.core.timetext import say_duration
+        from slurmtrain.ops.story import say_share
 
         spent = {use.value: seconds for use, seconds in found.time.totals.items()}
         whole = found.time.whole_s
@@ -259,7 +260,7 @@ def _cut(text: str, room: int) -> str:
 
 def _interval(found: Explanation) -> str:
     """How often to save, from the measured failure rate and save time."""
-    from slurmtrain.ops.story import say_duration
+    from slurmtrain.core.timetext import say_duration
 
     measured = found.time
     if measured.failure_every_s is None:

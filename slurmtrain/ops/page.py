@@ -11,6 +11,7 @@ from typing import Any
 import slurmtrain
 from slurmtrain.core.causes import CAUSES
 from slurmtrain.core.effective_time import Use
+from slurmtrain.core.timetext import say_duration
 from slurmtrain.errors import StoreError
 from slurmtrain.evidence.secrets import Masker
 from slurmtrain.logs.lines import clean
@@ -19,7 +20,7 @@ from slurmtrain.ops.extract import read_extract
 from slurmtrain.ops.masking import make_masker
 from slurmtrain.ops.page_ranks import find_ranks
 from slurmtrain.ops.places import PAGE
-from slurmtrain.ops.story import say_duration, say_share, shorten_story, tone_of, without_sentence
+from slurmtrain.ops.story import say_share, shorten_story, tone_of, without_sentence
 from slurmtrain.render.chart import draw_shares, draw_timeline
 from slurmtrain.render.page import render_page
 from slurmtrain.resources import bundled

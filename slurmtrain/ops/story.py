@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 from slurmtrain.core import events as ev
 from slurmtrain.core.decision import Action, RunState
 from slurmtrain.core.jobstate import is_waiting, parse_job_state
 from slurmtrain.core.spec import Retry
+from slurmtrain.core.timetext import say_duration
 from slurmtrain.core.waiting import explain_waiting
 from slurmtrain.ops.timeline import BAD_VALUES, RunView, as_time, describe
 
@@ -42,19 +42,6 @@ class StoryLine:
     def to_dict(self) -> dict[str, Any]:
         numbers = {"attempt": self.attempt, "launch": self.launch}
         return {**asdict(self), **{key: None if value < 0 else value for key, value in numbers.items()}}
-
-
-def say_duration(seconds: float | None) -> str:
-    """``12 s``, ``3 min 5 s``, ``2 h 10 min``, ``3 d 4 h``."""
-    if seconds is None:
-        return ""
-    whole = max(0, round(seconds))
-    units = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-    for (size, word), (small, small_word) in pairwise(units):
-        if whole >= size:
-            rest = whole % size // small
-            return f"{whole // size} {word}" + (f" {rest} {small_word}" if rest else "")
-    return f"{whole} s"
 
 
 def say_share(share: float) -> str:
