@@ -7,12 +7,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from agent_support import Scene
-from test_processes import JOB, LISTENER, Ranks
+from rank_processes import JOB, LISTENER, Ranks
 
 from slurmtrain.agent.companions import CompanionStep
 
@@ -31,15 +31,6 @@ from pathlib import Path
 from slurmtrain.agent.companion import run_companion
 run_companion(Path(sys.argv[1]), 0, os.environ)
 """
-
-
-@pytest.fixture
-def ranks(tmp_path: Path) -> Iterator[Ranks]:
-    made = Ranks(tmp_path)
-    yield made
-    for process in made.started:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
