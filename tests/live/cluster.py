@@ -203,6 +203,14 @@ class Cluster:
         """The State of every attempt in accounting, without 'by uid'."""
         return [row["State"].split()[0] for row in self.sacct(job_id)]
 
+    def wait_accounting(self, job_id: int | str, wanted: Sequence[str], timeout_s: float = 60) -> None:
+        """Until accounting has these rows of the job, newest last: it lags behind what slurmctld says."""
+        want = list(wanted)
+        try:
+            wait_until(lambda: self.states_of(job_id) == want, timeout_s, f"accounting has {want} of job {job_id}", 0.5)
+        except AssertionError as exc:
+            raise AssertionError(f"{exc}; it has {self.states_of(job_id)}") from exc
+
     def node_state(self, node: str) -> str:
         """A node's state as scontrol has it, in lower case: idle, mixed, down*, idle+drain ..."""
         return self.node_states([node])[node]

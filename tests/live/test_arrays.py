@@ -143,7 +143,11 @@ def test_cancelling_and_killing_one_task_leaves_the_others_alone(cluster: Cluste
     assert [len(run.starts()) for run in array.runs] == [1, 2, 1, 1]
     assert array.runs[1].records("start")[1]["step"] >= 10
     assert array.runs[0].ended_states() == ["CANCELLED"]
-    assert [len(cluster.states_of(f"{job}_{task}")) for task in range(4)] == [1, 2, 1, 1]
+    wait_until(
+        lambda: [len(cluster.states_of(f"{job}_{task}")) for task in range(4)] == [1, 2, 1, 1],
+        60,
+        "accounting has one row for each execution",
+    )
     array.cli("stop", "--now", f"{array.group_id}-1", f"{array.group_id}-2", f"{job}_3")
     array.wait_states(dict.fromkeys(range(4), "Stopped"), 60)
 
@@ -171,7 +175,7 @@ def test_a_preempted_task_goes_on_by_itself(cluster: Cluster, store: Path) -> No
     )
     wait_until(lambda: len(array.runs[0].starts()) == 2, 120, "the preempted task trains again")
     cluster.wait_gone(urgent)
-    assert cluster.states_of(array.runs[0].job_id)[0] == "PREEMPTED"
+    wait_until(lambda: "PREEMPTED" in cluster.states_of(array.runs[0].job_id), 60, "the first end in accounting")
     assert array.runs[0].records("start")[1]["step"] >= 10
     assert array.runs[1].starts() == ["0.0"]
     array.cli("stop", array.group_id)
@@ -206,7 +210,7 @@ def test_a_task_that_is_submitted_again_is_the_same_task(cluster: Cluster, store
     assert {"SLURM_ARRAY_TASK_ID=2", "SLURM_ARRAY_TASK_COUNT=3", "SLURM_ARRAY_TASK_MIN=0"} <= told
     assert "SLURM_ARRAY_TASK_MAX=4" in told
     LiveRun(cluster, run.run_id, again, run.path, run.workdir).ended_states()
-    assert cluster.states_of(again) == ["COMPLETED"]
+    cluster.wait_accounting(again, ["COMPLETED"])
     assert_whole(run.checkpoints, 20)
     assert [len(read_records(one.workdir, "start")) for one in array.runs] == [1, 3, 1]
     restarted = json.loads(array.cli("restart", f"{array.group_id}-4", "--json").stdout)

@@ -54,7 +54,7 @@ def test_a_job_that_is_made_smaller(cluster: Cluster, store: Path) -> None:
     assert run.starts() == ["0.0", "1.0"], "not in place: srun would wait for the second node for ever"
     assert {row["world"] for row in run.records("start")} == {2}
     assert [(d["decided_by"], d["budget"]) for d in run.decisions()] == [("agent", "none"), ("agent", "none")]
-    assert cluster.states_of(run.job_id)[0] == "RESIZING"
+    wait_until(lambda: "RESIZING" in cluster.states_of(run.job_id), 60, "the row of the time before, in accounting")
 
 
 @pytest.mark.docker_too

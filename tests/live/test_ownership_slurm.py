@@ -30,7 +30,7 @@ def goes_on_as_a_new_job(cluster: Cluster, run: LiveRun, word: str, steps: int) 
     """The watcher decides, and the old job stays as it is."""
     watch_until(run, lambda: len(run.starts()) > 1, "a new job of the run trains")
     completes(run, steps)
-    assert cluster.states_of(run.job_id)[-1] == word
+    wait_until(lambda: cluster.states_of(run.job_id)[-1:] == [word], 60, f"{word} in accounting")
     assert run.status()["job_id"] != str(run.job_id)
     assert run.starts() == ["0.0", "1.0"]
     assert [d["decided_by"] for d in run.decisions()] == ["watcher", "agent"]

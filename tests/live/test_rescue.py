@@ -41,7 +41,7 @@ def test_a_killed_script_is_recovered_though_nobody_watches(cluster: Cluster, st
     assert [d["decided_by"] for d in run.decisions()] == ["watcher", "agent"], (
         "the rescue job decides as a watcher does"
     )
-    assert cluster.states_of(int(first)) == ["COMPLETED"]
+    cluster.wait_accounting(first, ["COMPLETED"])
     wait_until(
         lambda: set(_rescue_jobs(run).values()) <= {"COMPLETED", "CANCELLED"}, 60, "no rescue job waits any more"
     )
@@ -58,7 +58,7 @@ def test_a_cancelled_run_is_not_rescued(cluster: Cluster, store: Path) -> None:
     assert run.status()["state"] == "Stopped"
     assert any(d["state"] == "Stopped" for d in run.decisions()), "the rescue job wrote it down"
     time.sleep(8)
-    assert [s.split()[0] for s in cluster.states_of(run.job_id)] == ["CANCELLED"]
+    cluster.wait_accounting(run.job_id, ["CANCELLED"])
     assert set(_rescue_jobs(run)) == {rescue}
 
 
@@ -72,4 +72,4 @@ def test_a_requeue_by_the_agent_starts_no_rescue_job(cluster: Cluster, store: Pa
     run.wait_state("Completed", timeout_s=120)
     assert run.ended_states() == ["REQUEUED", "COMPLETED"]
     wait_until(lambda: _rescue_jobs(run) in ({rescue: "CANCELLED"}, {}), 60, "Slurm removes what can never start")
-    assert cluster.states_of(int(rescue)) == ["CANCELLED"]
+    cluster.wait_accounting(rescue, ["CANCELLED"])

@@ -15,7 +15,7 @@ import pytest
 
 from slurmtrain import training
 from slurmtrain.agent import beats
-from slurmtrain.agent.processes import Process
+from slurmtrain.agent.processes import Process, read_environ
 from slurmtrain.agent.record import Record
 from slurmtrain.agent.stragglers import StragglerWatch
 from slurmtrain.store.journal import JournalWriter, read_journal
@@ -51,6 +51,9 @@ def say(folder: str, rank: int, steps: list[tuple[int, float]], node: str = "n1"
 def rank_process(folder: str) -> Process:
     """A process that was started with this folder in its environment, as a rank is."""
     child = subprocess.Popen(["sleep", "60"], env={**os.environ, "SLURMTRAIN_BEATS": folder})
+    deadline = time.monotonic() + 30
+    while not read_environ(child.pid) and time.monotonic() < deadline:  # the kernel shows it only after the exec
+        time.sleep(0.01)
     return Process(child.pid, os.getpid(), 0, 0, "0.1", "3")
 
 
