@@ -36,11 +36,11 @@ PATTERNS = {
 
 @pytest.mark.parametrize("form", PATTERNS)
 def test_each_launch_resumes_from_the_newest_whole_checkpoint(
-    cluster: Cluster, store: Path, framework_python: Path, form: str
+    cluster: Cluster, store: Path, formats_python: Path, form: str
 ) -> None:
     program = place_programs(store) / "formats.py"
     run = submit(
-        cluster, store, [str(framework_python), str(program), form], nodes=1, retry={"delay_s": 0},
+        cluster, store, [str(formats_python), str(program), form], nodes=1, retry={"delay_s": 0},
         checkpoint={"pattern": PATTERNS[form]}, resources={"memory": "3G"},
     )  # fmt: skip
     run.wait_state("Completed", "Failed", "Held", "Stopped", timeout_s=900)

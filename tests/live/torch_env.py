@@ -14,45 +14,56 @@ from cluster import Cluster
 TORCH = os.environ.get("SLURMTRAIN_TEST_TORCH", "torch==2.13.0")
 
 
-# What the tests of checkpoints and of frameworks need beside it. DeepSpeed looks for torch while it is built.
-FRAMEWORKS = ("safetensors==0.8.0", "lightning==2.6.6", "transformers==5.24.0", "accelerate==1.15.0")
+# What the tests of checkpoints need beside it. DeepSpeed looks for torch while it is built.
+FORMATS = ("safetensors==0.8.0", "setuptools>=78")
 BUILT = ("deepspeed==0.19.8",)
+# Frameworks, and what requeues by itself.
+FRAMEWORKS = ("lightning==2.6.6", "transformers==5.24.0", "accelerate==1.15.0", "submitit==1.5.4")
 
 
 @pytest.fixture(scope="session")
 def torch_python(cluster_session: Cluster) -> Path:
     """A Python with PyTorch that the researcher can run, installed once beside the cluster."""
-    return _python(cluster_session, TORCH, [])
+    return _python(cluster_session, [])
 
 
 @pytest.fixture(scope="session")
 def framework_python(cluster_session: Cluster) -> Path:
-    """The same with DeepSpeed, Lightning, Transformers and accelerate; installed when the first test wants it."""
-    wanted = " ".join([TORCH, *FRAMEWORKS, *BUILT])
-    return _python(cluster_session, wanted, [[*FRAMEWORKS, "setuptools>=78"], ["--no-build-isolation", *BUILT]])
+    """The same with Lightning, Transformers, accelerate and submitit; installed when the first test wants it."""
+    return _python(cluster_session, [FRAMEWORKS])
 
 
-def _python(cluster: Cluster, wanted: str, more: list[list[str]]) -> Path:
+@pytest.fixture(scope="session")
+def formats_python(cluster_session: Cluster) -> Path:
+    """The same with DeepSpeed and safetensors, too."""
+    return _python(cluster_session, [FRAMEWORKS, FORMATS, BUILT])
+
+
+def _python(cluster: Cluster, more: list[tuple[str, ...]]) -> Path:
     if TORCH == "none":
         pytest.skip("SLURMTRAIN_TEST_TORCH=none: the tests with PyTorch were NOT run")
     venv = Path(cluster.facts["dir"]) / "venv-torch"
     with (venv.parent / ".venv-torch.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         stamp = venv / ".installed"
-        there = stamp.read_text(encoding="utf-8") if stamp.exists() else ""
-        if not there.startswith(TORCH):
+        there = stamp.read_text(encoding="utf-8").splitlines() if stamp.exists() else []
+        if there[:1] != [TORCH]:
             _run(["/usr/bin/python3", "-m", "venv", "--clear", str(venv)])
-            _install(venv, [TORCH, "numpy"])
-            stamp.write_text(there := TORCH, encoding="utf-8")
-        if not there.startswith(wanted):
-            for packages in more:
-                _install(venv, packages)
-            stamp.write_text(wanted, encoding="utf-8")
+            there = _install(venv, stamp, [], (TORCH, "numpy"))
+        for packages in more:
+            there = _install(venv, stamp, there, packages)
     return venv / "bin" / "python"
 
 
-def _install(venv: Path, packages: list[str]) -> None:
-    _run([str(venv / "bin" / "pip"), "install", "--quiet", *packages])
+def _install(venv: Path, stamp: Path, there: list[str], packages: tuple[str, ...]) -> list[str]:
+    """Unless they are there: one line of the stamp for each group of packages."""
+    line = packages[0] if not there else " ".join(packages)
+    if line in there:
+        return there
+    built = ["--no-build-isolation"] if packages == BUILT else []
+    _run([str(venv / "bin" / "pip"), "install", "--quiet", *built, *packages])
+    stamp.write_text("\n".join([*there, line]) + "\n", encoding="utf-8")
+    return [*there, line]
 
 
 def _run(argv: list[str]) -> None:
