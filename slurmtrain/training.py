@@ -45,6 +45,7 @@ _asked = False
 _listens = False
 _looked_at = -1e9
 _beat_at = -1e9
+_save_s: float | None = None  # how long the last save took
 _here: tuple[float, int, str] = (-1e9, -1, "-")  # when this rank said where it is, the step, its seconds per step
 
 
@@ -144,7 +145,8 @@ def heartbeat(step: int | None = None, *, pause_s: float = 0.0, **values: float)
         return
     _beat_at = time.monotonic()
     now = time.time()
-    beat: dict[str, Any] = {"at": now, **{name: float(value) for name, value in values.items()}}
+    beat: dict[str, Any] = {"at": now, **({"save_s": round(_save_s, 3)} if _save_s is not None else {})}
+    beat |= {name: float(value) for name, value in values.items()}
     if pause_s:
         beat["pause_until"] = now + pause_s
     with contextlib.suppress(OSError, ValueError):  # a full disk must not end a training
@@ -190,7 +192,8 @@ def atomic_save(path: str | Path, *, folder: bool = False) -> Iterator[Path]:
     when the block raises. Raises ``RuntimeError`` in a process that was left behind on a lost node while a later
     attempt of the run trains: its checkpoint would be taken for one of that attempt.
     """
-    final = Path(path)
+    global _save_s  # noqa: PLW0603
+    final, began = Path(path), time.monotonic()
     final.parent.mkdir(parents=True, exist_ok=True)
     temporary = final.with_name(f".{final.name}.{os.getpid()}.tmp")
     _remove(temporary)
@@ -210,6 +213,7 @@ def atomic_save(path: str | Path, *, folder: bool = False) -> Iterator[Path]:
         else:
             temporary.replace(final)
         _sync(final.parent)
+        _save_s = time.monotonic() - began  # the next heartbeat tells it
     except BaseException:
         _remove(temporary)
         raise

@@ -99,6 +99,17 @@ def read_pace(heartbeat: Path, log: Path, begin: Begin, end: int | None = None) 
     return told
 
 
+def read_save_time(heartbeat: Path) -> float | None:
+    """Seconds that the last ``atomic_save`` took, as the heartbeat tells them. Never raises."""
+    try:
+        with open_file(heartbeat) as stream:
+            _, _, rest = stream.read(_HEARTBEAT_BYTES).decode("utf-8", "replace").partition(" ")
+    except OSError:
+        return None
+    seconds = _as_number((_parse_json(rest) or {}).get("save_s"))
+    return seconds if seconds is not None and seconds > 0 else None
+
+
 def parse_told(line: str) -> Told:
     """What one line of output tells."""
     body = line[:_LINE].strip()

@@ -86,6 +86,17 @@ def test_a_heartbeat_is_whole_bounded_and_of_rank_0_alone(tmp_path: Path) -> Non
     said(python(code, tmp_path, SLURMTRAIN_HEARTBEAT="/proc/none/heartbeat"))  # never the training's death
 
 
+def test_a_heartbeat_tells_how_long_the_last_save_took(tmp_path: Path) -> None:
+    path = tmp_path / "heartbeat"
+    code = (
+        "import helper as h, time\n"
+        "with h.atomic_save('c/step-1.pt') as p:\n    p.write_text('x')\n    time.sleep(0.3)\n"
+        "h.heartbeat(step=1)"
+    )
+    said(python(code, tmp_path, SLURMTRAIN_HEARTBEAT=str(path)))
+    assert 0.3 <= json.loads(path.read_text().partition(" ")[2])["save_s"] < 60
+
+
 def test_done(tmp_path: Path) -> None:
     said(python("import helper as h; h.done()", tmp_path, SLURMTRAIN_DONE_FILE=str(tmp_path / "done")))
     assert (tmp_path / "done").exists()
