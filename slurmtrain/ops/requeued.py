@@ -19,7 +19,7 @@ from slurmtrain.core.facts import Facts, RankExit
 from slurmtrain.core.jobid import JobId, parse_job_id
 from slurmtrain.core.jobstate import BaseState, StateFlag
 from slurmtrain.core.nodeset import expand_nodes
-from slurmtrain.core.policy import decide_upload
+from slurmtrain.core.policy import CONTINUES, decide_upload
 from slurmtrain.core.run import Launch, Run, advance, find_attempt, fold
 from slurmtrain.core.spec import Spec
 from slurmtrain.errors import SlurmtrainError
@@ -35,6 +35,10 @@ from slurmtrain.store.journal import read_journal
 from slurmtrain.store.publish import exists
 from slurmtrain.store.rundir import AttemptDir, RunDir
 
+_SLURMS_OWN = {
+    "PREEMPTED": "Slurm preempted the job and queued it again",
+    "NODE_FAIL": "Slurm lost a node of the job and queued it again",
+}
 _ENDED_BY_ITSELF = frozenset({"COMPLETED", "FAILED", "OUT_OF_MEMORY", "UNKNOWN", ""})
 _MAX_LOG_FOR_EXITS = 4 << 20  # bytes from the end of a launch's output in which srun names the ended tasks
 
@@ -202,19 +206,25 @@ def _requeue_word(record: AccountingRecord | None) -> str:
 
 
 def _judge_by_word(state: Run, spec: Spec, attempt: AttemptDir, word: str, ended: ev.AttemptEnded) -> Judged:
-    """Slurm took the job out of the training's hands and queued it again: it goes on, whatever the log looks like."""
-    cause = {"PREEMPTED": "preempted", "NODE_FAIL": "node_fail"}.get(word, "preempted")
-    sentences = {
-        "PREEMPTED": "Slurm preempted the job and queued it again",
-        "NODE_FAIL": "Slurm lost a node of the job and queued it again",
-    }
-    sentence = sentences.get(word, "the job was requeued from outside")
+    """Slurm took the job out of the training's hands and queued it again: it goes on, whatever the log looks like.
+
+    A training that was asked to leave and requeued the job itself (Lightning, submitit) left for what it was asked for.
+    """
+    launch = _last_launch(state, attempt)
+    asked = launch.stop.reason if launch is not None and launch.stop is not None else None
+    asked = asked if asked in CONTINUES and word not in _SLURMS_OWN else None
+    cause = "time_limit" if asked == "time_limit" else "node_fail" if word == "NODE_FAIL" else "preempted"
+    sentence = _SLURMS_OWN.get(word, "the job was requeued by its training or by a person, not by slurmtrain")
+    if asked is not None:
+        sentence = f"asked to save and leave ({asked}), the training requeued the job itself"
     diagnosis = Diagnosis(cause, "scheduler", True, "requeue", confidence=0.9 if word else 0.5, sentence=sentence)
     found = ev.Diagnosed(at=time.time(), who=ended.who, attempt=attempt.number, diagnosis=diagnosis.to_dict())
     after = advance(advance(state, ended), found)
-    decision = decide_ending(after, spec, diagnosis, exit_code=None, script_alive=False)
+    decision = decide_ending(after, spec, diagnosis, exit_code=None, script_alive=False, stop_reason=asked)
     if decision.action is Action.RESTART_IN_PLACE:  # cannot be: the script is gone
         decision = Decision(Action.REQUEUE, RunState.PENDING, cause, sentence)
+    elif decision.action is Action.REQUEUE and word not in _SLURMS_OWN:
+        decision = replace(decision, reason=f"{sentence}: goes on from its checkpoint")
     return Judged(decision, (ended, found))
 
 

@@ -151,6 +151,24 @@ def test_a_persons_requeue_lets_the_run_go_on_whatever_its_budget(scene: Scene) 
     assert (decision["action"], decision["budget"]) == ("requeue", "none")
 
 
+@pytest.mark.parametrize("reason", ["drain", "time_limit", "preempted"])
+def test_a_training_that_was_asked_to_leave_and_requeued_itself_left_for_what_it_was_asked_for(
+    scene: Scene, reason: str
+) -> None:
+    """Lightning and submitit call ``scontrol requeue`` on their signal: the same ending, not another one."""
+    record = scene.claim()
+    record.launch_started(0, "logs/x", 0, None)
+    record.stop_sent(0, reason, None, "")
+    record.launch_ended(
+        0, exit_code=137, duration_s=1, stop_reason=reason, progress=None, done=False, rank_exits=[], log_end=0
+    )
+    again = _next_execution(scene)
+    assert isinstance(pass_gate(again, scene.slurm, JournalWriter(scene.run.journal, "next")), Admitted)
+    decision = scene.attempt.read_decision() or {}
+    assert (decision["action"], decision["cause"], decision["budget"]) == ("requeue", reason, "none")
+    assert f"asked to save and leave ({reason}), the training requeued the job itself" in decision["reason"]
+
+
 def test_a_program_that_had_failed_for_good_is_kept_out(scene: Scene) -> None:
     record = scene.claim()
     scene.run.log_file(str(scene.job_id)).write_text("0: ModuleNotFoundError: No module named 'x'\n")
