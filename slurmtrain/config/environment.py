@@ -26,6 +26,7 @@ _NOT_USED: MappingType[str, str] = {
     "SBATCH_HINT": "resources.sbatch_options",
     "SBATCH_DISTRIBUTION": "resources.sbatch_options",
     "SBATCH_WCKEY": "resources.sbatch_options",
+    "SBATCH_SIGNAL": "stop.warning_s and stop.signal",
     "SBATCH_CLUSTERS": "another login node",
 }
 # Facts of the job that submit was called in; a new job has its own.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -13,17 +14,52 @@ LIGHTNING = "import torch\nfrom lightning.pytorch import Trainer\nTrainer(plugin
 
 
 def notes(
-    tmp_path: Path, *command: str, script: str = "", stop: Stop | None = None, setup: tuple[str, ...] = ()
+    tmp_path: Path,
+    *command: str,
+    script: str = "",
+    stop: Stop | None = None,
+    setup: tuple[str, ...] = (),
+    launcher: Literal["srun", "torchrun"] = "srun",
+    **variables: str,
 ) -> str:
-    (tmp_path / "train.py").write_text(script)
-    spec = Spec(command=command, workdir=str(tmp_path), stop=stop or Stop(), environment=Environment(setup=setup))
+    for name in ("train.py", "run.sbatch"):
+        (tmp_path / name).write_text(script)
+    spec = Spec(
+        command=command, workdir=str(tmp_path), stop=stop or Stop(), launcher=launcher,
+        environment=Environment(variables=variables, setup=setup),
+    )  # fmt: skip
     return "\n".join(double_notes(spec))
 
 
 @pytest.mark.parametrize("option", ["--max_restarts=3", "--max-restarts 3"])
 def test_restarts_of_torchelastic(tmp_path: Path, option: str) -> None:
     assert "retry.in_place" in notes(tmp_path, "bash", "-c", f"torchrun {option} train.py")
+    assert "retry.in_place" in notes(tmp_path, "bash", "run.sbatch", script=f"torchrun {option} train.py\n")
     assert notes(tmp_path, "torchrun", "--max_restarts=0", "train.py") == ""
+
+
+def test_restarts_that_a_variable_asks_for(tmp_path: Path) -> None:
+    command = ("bash", "-c", "torchrun train.py")
+    assert "PET_MAX_RESTARTS=3" in notes(tmp_path, *command, PET_MAX_RESTARTS="3")
+    assert notes(tmp_path, *command, PET_MAX_RESTARTS="0") == ""
+    assert notes(tmp_path, *command, PET_MAX_RESTARTS="a few") == ""
+    assert notes(tmp_path, "train.py", launcher="torchrun", PET_MAX_RESTARTS="3") == "", "our --max_restarts=0 counts"
+
+
+def test_submitit_requeues_on_its_own_signal(tmp_path: Path) -> None:
+    by_hand = "from submitit.core.submission import process_job\nprocess_job(folder)\n"
+    for command, script in (("submitit.core._submit", ""), ("train", by_hand)):
+        told = notes(tmp_path, "python", "train.py", command, script=script)
+        assert "submitit saves and requeues its job itself when it gets USR2" in told
+        assert notes(tmp_path, "python", "train.py", command, script=script, stop=Stop(signal="none")) == ""
+        assert notes(tmp_path, "python", "train.py", command, script=script, SUBMITIT_PREEMPT_SIGNAL="USR1") == ""
+    assert notes(tmp_path, "python", "train.py", script="import submitit\nprint(submitit.JobEnvironment())\n") == ""
+
+
+def test_a_warning_that_a_script_asks_for_in_vain(tmp_path: Path) -> None:
+    script = "#!/bin/bash\n#SBATCH --signal=SIGUSR1@90\npython train.py\n"
+    assert "stop.warning_s" in notes(tmp_path, "bash", "run.sbatch", script=script)
+    assert notes(tmp_path, "bash", "run.sbatch", script=script.replace("#SBATCH", "##SBATCH")) == ""
 
 
 def test_programs_that_requeue_themselves(tmp_path: Path) -> None:
