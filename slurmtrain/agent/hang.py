@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from slurmtrain.agent.launch import LaunchProcess
-from slurmtrain.agent.stacks import STACKS, read_states
+from slurmtrain.agent.stacks import STACKS
 from slurmtrain.core.paces import find_last
 from slurmtrain.core.spec import Hang, Spec, all_components
 from slurmtrain.core.stacks import OddRanks, find_odd_ranks, parse_stacks
+from slurmtrain.evidence.rank_states import read_states
 from slurmtrain.logs.lines import find_rank, split_prefix
 from slurmtrain.logs.step import StepTrail
 from slurmtrain.store.rundir import HEARTBEAT

@@ -11,14 +11,14 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from slurmtrain.agent.processes import Process, catches, end_processes, read_environ, read_state
 from slurmtrain.agent.pyspy import dump_with_pyspy
 from slurmtrain.core.paces import Pace
 from slurmtrain.errors import StoreError
+from slurmtrain.evidence.rank_states import STATES
 from slurmtrain.store.publish import read_json, replace, to_json
 
 REQUEST = "stacks"  # in the launch's folder: asks for them, and says when
@@ -49,7 +49,7 @@ def dump_stacks(
         for rank, p in sorted(ranks.items())
     ]
     with contextlib.suppress(StoreError):
-        replace(launch_folder / f"ranks-{node}.json", to_json({"node": node, "ranks": states}))
+        replace(launch_folder / f"{STATES}{node}.json", to_json({"node": node, "ranks": states}))
     at = min(at, time.time() + _LONGEST_WAIT_S)
     known = dump_with_pyspy(ranks, at)
     if known:
@@ -78,25 +78,3 @@ def _topmost(family: list[Process]) -> Process:
     chosen = [p for p in family if catches(p, signal.SIGABRT)] or family
     pids = {p.pid for p in chosen}
     return min((p for p in chosen if p.parent not in pids), key=lambda p: p.start_ticks, default=chosen[0])
-
-
-class RankState(NamedTuple):
-    """What a companion wrote down of a rank in a hang."""
-
-    node: str
-    state: str  # the state letter of /proc
-    step: int | None  # where the training tells it on each rank
-
-
-def read_states(launch_folder: Path) -> Mapping[int, RankState]:
-    """Rank → what the companions wrote down."""
-    found: dict[int, RankState] = {}
-    for path in sorted(launch_folder.glob("ranks-*.json")):
-        with contextlib.suppress(StoreError):
-            report: dict[str, Any] = read_json(path) or {}
-            for row in report.get("ranks", ()):
-                if isinstance(row, dict) and isinstance(row.get("rank"), int):
-                    step = row.get("step")
-                    words = str(report.get("node", ""))[:100], str(row.get("state", ""))[:1]
-                    found[row["rank"]] = RankState(*words, step if isinstance(step, int) else None)
-    return found

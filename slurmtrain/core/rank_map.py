@@ -20,7 +20,8 @@ class Mark(Enum):
 
     FIRST = "first"  # failed first: the cause
     FOLLOWED = "followed"  # ended afterwards, as a consequence
-    STUCK = "stuck"  # was stopped, or waited in the kernel
+    STUCK = "stuck"  # of a hang: was stopped, or waited in the kernel
+    GONE = "gone"  # of a hang: had no process any more, while the others had
     SILENT = "silent"  # no word of its end, while there is of others
     PLAIN = "plain"  # ended with the launch
 
@@ -51,12 +52,12 @@ def build_rank_map(
     exits: Sequence[RankExit],
     *,
     reported: Collection[str] = (),
-    states: Mapping[int, tuple[str, str]] | None = None,
+    states: Mapping[int, tuple[str, str, int | None]] | None = None,
 ) -> tuple[NodeMark, ...]:
     """Every node with its ranks, in Slurm's order: ranks are laid out node by node.
 
     ``reported`` are the nodes whose companion was heard of (none: not known), ``states`` rank → (node, letter of
-    /proc's state) as companions saw it in a hang. Under torchrun srun's task is a node.
+    /proc's state, step) as companions saw it in a hang. Under torchrun srun's task is a node.
     """
     shape = _shape(spec, len(nodes))
     per_task = spec.launcher == "torchrun"
@@ -65,15 +66,20 @@ def build_rank_map(
     first = min(exits, key=lambda item: item.order, default=None)
     culprit = diagnosis.rank if diagnosis is not None else None
     why = {suspect.node: suspect.why for suspect in diagnosis.suspects} if diagnosis is not None else {}
+    seen = states or {}
+    looked_at = {state[0] for state in seen.values()}
     found, rank = [], 0
     for position, node in enumerate(nodes):
         marks = []
         for number in range(rank, min(rank + shape[position], MAX_RANKS)):
             task = (by_node.get(node) or by_task.get(position)) if per_task else by_task.get(number)
             is_first = number == culprit if culprit is not None else task is not None and task is first
-            marks.append(
-                _mark(number, task, (states or {}).get(number), is_first=is_first, anyone=0 < len(exits) < MOST_EXITS)
-            )
+            mark = _mark(number, task, is_first=is_first, anyone=0 < len(exits) < MOST_EXITS)
+            if number in seen:
+                mark = _mark_seen(mark, *seen[number][1:])
+            elif node in looked_at and (task is None or not per_task):
+                mark = _mark_gone(mark)
+            marks.append(mark)
         rank += shape[position]
         silent = bool(reported) and node not in reported
         found.append(NodeMark(node, tuple(marks), why.get(node, ""), silent))
@@ -86,16 +92,30 @@ def _shape(spec: Spec, nodes: int) -> list[int]:
     return parts if len(parts) == nodes else [spec.resources.tasks_per_node] * nodes
 
 
-def _mark(rank: int, task: RankExit | None, state: tuple[str, str] | None, *, is_first: bool, anyone: bool) -> RankMark:
-    words = _ending(task)
-    if state is not None and state[1] in _STATES:
-        words = _STATES[state[1]]
-        return RankMark(rank, Mark.FIRST if is_first else Mark.STUCK, words)
+def _mark(rank: int, task: RankExit | None, *, is_first: bool, anyone: bool) -> RankMark:
+    """What srun said of its end."""
     if is_first:
-        return RankMark(rank, Mark.FIRST, words)
+        return RankMark(rank, Mark.FIRST, _ending(task))
     if task is not None:
-        return RankMark(rank, Mark.FOLLOWED, words)
+        return RankMark(rank, Mark.FOLLOWED, _ending(task))
     return RankMark(rank, Mark.SILENT if anyone else Mark.PLAIN)
+
+
+def _mark_seen(mark: RankMark, letter: str, step: int | None) -> RankMark:
+    """Of a hang: how its process was found says more than how we ended it afterwards."""
+    at = f"at step {step}" if step is not None else ""
+    if letter not in _STATES:
+        alive = Mark.PLAIN if mark.mark is Mark.SILENT else mark.mark
+        return RankMark(mark.rank, alive, ", ".join(filter(None, (mark.detail, at))))
+    kind = Mark.FIRST if mark.mark is Mark.FIRST else Mark.STUCK
+    return RankMark(mark.rank, kind, ", ".join(filter(None, (_STATES[letter], at))))
+
+
+def _mark_gone(mark: RankMark) -> RankMark:
+    """Of a hang: its companion looked and found no process of it."""
+    words = "had no process any more when the others hung"
+    kind = Mark.FIRST if mark.mark is Mark.FIRST else Mark.GONE
+    return RankMark(mark.rank, kind, f"{mark.detail}; {words}" if mark.detail else words)
 
 
 def _ending(task: RankExit | None) -> str:

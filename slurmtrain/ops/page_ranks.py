@@ -9,12 +9,16 @@ from slurmtrain.core.facts import RankExit
 from slurmtrain.core.nodeset import expand_nodes
 from slurmtrain.core.rank_map import Mark, NodeMark, build_rank_map, count_marks
 from slurmtrain.core.spec import Spec
+from slurmtrain.evidence.rank_states import STATES, RankState, read_states
 from slurmtrain.ops.explain import Explanation
 from slurmtrain.ops.extract import launch_at
-from slurmtrain.ops.timeline import read_nodes
+from slurmtrain.ops.timeline import RunView, read_nodes
+from slurmtrain.store.folded import unfolded
 
 _MAX_TILES = 1024  # nodes whose ranks are drawn; beyond that only those with something to tell
 _MAX_TOLD = 200  # ranks that the table lists
+_TELLING = frozenset({Mark.FIRST, Mark.STUCK, Mark.GONE})
+_TOLD = _TELLING | {Mark.SILENT}
 
 
 def find_ranks(found: Explanation, detail: float) -> dict[str, Any] | None:
@@ -26,8 +30,19 @@ def find_ranks(found: Explanation, detail: float) -> dict[str, Any] | None:
     nodes = _nodes_of(found, found.trouble_in[0])
     exits = _exits(launch.ended.rank_exits if launch.ended is not None else ())
     reported: Collection[str] = read_nodes(view.run, found.trouble_in[0])
-    marked = build_rank_map(nodes, spec, found.trouble, exits, reported=reported)
+    states = _states(view, found.trouble_in[0], launch.number)
+    marked = build_rank_map(nodes, spec, found.trouble, exits, reported=reported, states=states)
     return _rank_values(marked, spec, detail) if marked else None
+
+
+def _states(view: RunView, attempt: int, launch: int) -> Mapping[int, RankState]:
+    """What companions saw of the ranks in a hang, also of a run whose small files were joined."""
+    folder = view.run.attempt(attempt).launch(launch)
+    if states := read_states(folder):
+        return states
+    inside = folder.relative_to(view.run.path)
+    with unfolded(view.run.path, f"{inside}/{STATES}") as copy:
+        return read_states(copy / inside) if copy is not None else {}
 
 
 def _nodes_of(found: Explanation, attempt: int) -> list[str]:
@@ -56,7 +71,7 @@ def _rank_values(nodes: Sequence[NodeMark], spec: Spec, detail: float) -> dict[s
         {"rank": item.rank, "node": node.node, "mark": item.mark.value, "detail": item.detail}
         for node in telling
         for item in node.ranks
-        if item.mark in {Mark.FIRST, Mark.STUCK, Mark.SILENT}
+        if item.mark in _TOLD
     ]
     told.sort(key=lambda item: (item["mark"] != "first", item["rank"]))
     counts = count_marks(nodes)
@@ -80,4 +95,4 @@ def _rank_values(nodes: Sequence[NodeMark], spec: Spec, detail: float) -> dict[s
 
 
 def _tells(node: NodeMark) -> bool:
-    return bool(node.suspect) or node.silent or any(item.mark in {Mark.FIRST, Mark.STUCK} for item in node.ranks)
+    return bool(node.suspect) or node.silent or any(item.mark in _TELLING for item in node.ranks)

@@ -23,6 +23,7 @@ WANTED = {
     "waiting": ("Inqueue", "submitted as job 1"),
     "hostile": ("Failed", "cuda_oom", "<script>"),
     "huge": ("gpu257", "rank 2049", "failed first"),
+    "hung": ("Held", "1 stuck", "1 had no process any more", "waited in the kernel (storage or a device), at step 41"),
     "long": ("All 1000 attempts", "333", "native_crash"),
 }  # fmt: skip
 WIDTHS = (1280, 380)

@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from slurmtrain.checkpoints.apart import check_apart
 from slurmtrain.checkpoints.find import Found, checkpoint_dir, find_all
@@ -18,12 +17,10 @@ from slurmtrain.core.spec import Checkpoint, Ship
 from slurmtrain.ops.shipping.content import SourceGoneError, binary_body
 from slurmtrain.ops.shipping.items import CHECKPOINTS, Source, look_at, to_key
 from slurmtrain.ops.shipping.ledger import Ledger
+from slurmtrain.ops.shipping.report import Report
 from slurmtrain.remote.model import Body, Remote
 from slurmtrain.store.publish import to_json
 from slurmtrain.store.rundir import RunDir
-
-if TYPE_CHECKING:
-    from slurmtrain.ops.shipping.one_pass import Report
 
 WHOLE = ".whole.json"  # behind a checkpoint's name: what it consists of; without it, it is not whole
 _SETTLED_S = 20.0  # since its last write: nobody writes it any more

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from slurmtrain.core.spec import Ship, Spec
 from slurmtrain.ops.shipping.checkpoints import CheckpointShipment
@@ -22,26 +22,10 @@ from slurmtrain.ops.shipping.content import (
 )
 from slurmtrain.ops.shipping.items import MANIFEST, PARTS, Item, Source, find_items, look_at
 from slurmtrain.ops.shipping.ledger import Entry, Ledger
+from slurmtrain.ops.shipping.report import Report
 from slurmtrain.remote.model import PART, Body, Remote, Written
 from slurmtrain.store.publish import to_json
 from slurmtrain.store.rundir import RunDir
-
-
-@dataclass(slots=True)
-class Report:
-    """What a pass did. ``late`` are files that changed while they were read: the next pass sends them."""
-
-    sent: int = 0
-    sent_bytes: int = 0
-    unchanged: int = 0
-    deleted: int = 0
-    late: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    complete: bool = False
-
-    def add(self, written: Written) -> None:
-        self.sent += 1
-        self.sent_bytes += written.size
 
 
 @dataclass(frozen=True, slots=True)

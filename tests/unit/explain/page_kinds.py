@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -216,8 +217,35 @@ def long(store: Path) -> Teller:
     return told
 
 
+def hung(store: Path) -> Teller:
+    """A collective that never ends: rank 5 is stopped, 9 waits for the storage, 12 had ended, the others wait for them."""
+    told = Teller(store, "hung", nodes=2, ranks=8)
+    told.log.write_text("0: step 41\n", encoding="utf-8")
+    told.attempt(0, "n[1-2]")
+    exits = tuple(
+        {"rank": r, "node": f"n{r // 8 + 1}", "exit_code": None, "signal": 9, "order": r} for r in range(16) if r != 12
+    )
+    told.launch(0, 0, 3600, exit_code=137, step=41, rank_exits=exits)
+    folder = told.run.dir.attempt(0).launch(0)
+    folder.mkdir(parents=True)
+    letters = {5: "T", 9: "D"}
+    for node in (1, 2):
+        ranks = [
+            {"rank": r, "pid": 100 + r, "state": letters.get(r, "S"), "step": 41 if r in letters else 42}
+            for r in range(8 * node - 8, 8 * node)
+            if r != 12
+        ]
+        (folder / f"ranks-n{node}.json").write_text(json.dumps({"node": f"n{node}", "ranks": ranks}), encoding="utf-8")
+    told.failed(
+        0, 0, Action.HOLD, RunState.HELD, "it hung twice at the same step", cause="hang", rank=5, node="n1",
+        sentence="Nothing was heard of it for 30 min: rank 5 on n1 is stopped by a signal, and the others wait for it",
+    )  # fmt: skip
+    return told
+
+
 KINDS: dict[str, Callable[[Path], Teller]] = {
     "failed": failed, "finished": finished, "waiting": waiting, "hostile": hostile, "huge": huge, "long": long,
+    "hung": hung,
 }  # fmt: skip
 
 

@@ -13,9 +13,13 @@ from click.testing import CliRunner
 from page_kinds import KINDS, make
 
 from slurmtrain.core import events as ev
+from slurmtrain.core.decision import Action, RunState
 from slurmtrain.errors import SpecError, StoreError
+from slurmtrain.ops.compact import compact
 from slurmtrain.ops.explain import explain_run
 from slurmtrain.ops.page import make_page, write_page
+from slurmtrain.ops.page_ranks import find_ranks
+from slurmtrain.ops.timeline import read_view
 
 TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
 
@@ -110,3 +114,23 @@ def test_a_reason_does_not_repeat_the_diagnosis(tmp_path: Path) -> None:
     assert without_sentence("Rank 3 crashed: no retry can cure this", "Rank 3 crashed") == "no retry can cure this"
     assert without_sentence("Rank 3 crashed", "Rank 3 crashed") == "Rank 3 crashed"
     assert without_sentence("because", "") == "because"
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_the_picture_of_a_hang_tells_stuck_ranks_from_dead_ones(tmp_path: Path, *, joined: bool) -> None:
+    """Also of a run whose small files ``prune`` has joined."""
+    told = make("hung", tmp_path)
+    if joined:
+        told.decided(0, 0, Action.STOP, RunState.FAILED, cause="hang", reason="a person said so")
+        told.run.write(told.events[-1])
+        compact(read_view(told.run.dir))
+        assert not told.run.dir.attempt(0).launch(0).exists()
+    found = explain_run(told.run.dir, None, told.at)
+    ranks = find_ranks(found, 1.0)
+    assert ranks is not None
+    marks = {rank: (mark, detail) for tile in ranks["tiles"] for rank, mark, detail in tile["ranks"]}
+    assert marks[5] == ("first", "stopped by a signal, at step 41")
+    assert marks[9] == ("stuck", "waited in the kernel (storage or a device), at step 41")
+    assert marks[12] == ("gone", "had no process any more when the others hung")
+    assert marks[0] == ("followed", "ended by signal 9, at step 42")
+    assert [item["rank"] for item in ranks["told"]] == [5, 9, 12]
