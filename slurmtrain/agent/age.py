@@ -8,7 +8,7 @@ from slurmtrain.agent.record import Record
 from slurmtrain.agent.say import say
 from slurmtrain.checkpoints.find import find_newest
 from slurmtrain.core.spec import Checkpoint
-from slurmtrain.core.timetext import describe_seconds
+from slurmtrain.core.timetext import say_duration
 from slurmtrain.store.rundir import RunDir
 
 _LONGEST_LOOK_S, _SHORTEST_LOOK_S = 600.0, 5.0
@@ -49,6 +49,6 @@ class AgeWatch:
     def _words(self, newest: str, age: float) -> str:
         lost = "a failure now would lose all that was learnt since"
         if newest:
-            return f"no checkpoint for {describe_seconds(age)} (the newest is {newest}): {lost}"
+            return f"no checkpoint for {say_duration(age)} (the newest is {newest}): {lost}"
         where = f"{self._checkpoint.pattern} in {self._checkpoint.dir}"
-        return f"no checkpoint {describe_seconds(age)} after the start ({where}): {lost}"
+        return f"no checkpoint {say_duration(age)} after the start ({where}): {lost}"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from slurmtrain.checkpoints.find import Found
-from slurmtrain.core.timetext import describe_seconds
+from slurmtrain.core.timetext import say_duration
 
 LOOK_BEFORE_S = 10.0  # the end: from then on it is looked at whether something is being written
 _LOOK_S = 1.0
@@ -64,11 +64,11 @@ def describe_saving(newest: Found | None, started_at: float, asked_at: float | N
     ``asked_at`` is None where the end came unasked: then the newest checkpoint is what there is.
     """
     since = max(newest.modified if newest is not None else 0.0, started_at)
-    lost = describe_seconds(ended_at - since)
+    lost = say_duration(ended_at - since)
     if newest is None:
         return f"not saved: there is no checkpoint, and {lost} of work are lost"
     if asked_at is not None and newest.modified >= asked_at - 1:
-        return f"saved {newest.path.name}, {describe_seconds(ended_at - newest.modified)} before the end"
+        return f"saved {newest.path.name}, {say_duration(ended_at - newest.modified)} before the end"
     if newest.modified <= started_at:
         return f"not saved: the {lost} of work of this launch are lost"
     return f"not saved: {lost} of work since {newest.path.name} are lost"

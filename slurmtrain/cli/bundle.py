@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,8 +22,6 @@ Examples:
   slurmtrain bundle RUN --out ~/ticket.tar.gz
   slurmtrain bundle RUN --since-attempt 3  only what belongs to attempt 3 and later ones
   slurmtrain bundle RUN --max-size 5M"""
-_SIZE = re.compile(r"([0-9]{1,12})([KMG]?)(?:i?B)?", re.ASCII | re.IGNORECASE)
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _SMALLEST = 64 << 10
 
 
@@ -46,7 +43,7 @@ def command(run: str, out: str | None, since_attempt: int, max_size: str, as_jso
     from slurmtrain.ops.explain import explain_run
     from slurmtrain.store.find import find_run
 
-    limit = _parse_size(max_size)
+    limit = _read_size(max_size)
     now = time.time()
     found = explain_run(find_run(open_store(store), run), ask_slurm(), now)
     if found.slurm_error:
@@ -59,11 +56,15 @@ def command(run: str, out: str | None, since_attempt: int, max_size: str, as_jso
         _print(made)
 
 
-def _parse_size(text: str) -> int:
-    match = _SIZE.fullmatch(text.strip())
-    size = int(match[1]) * _UNITS[match[2].upper()] if match else 0
+def _read_size(text: str) -> int:
+    from slurmtrain.config.limits import parse_size
+
+    try:
+        size = parse_size(text)
+    except ValueError as exc:
+        raise click.UsageError(f"--max-size: {exc}") from None
     if size < _SMALLEST:
-        raise click.UsageError(f"--max-size {text[:40]!r} is no size of at least 64K: write 500K, 25M or 1G")
+        raise click.UsageError(f"--max-size {text}: a bundle needs at least 64K")
     return size
 
 

@@ -67,6 +67,7 @@ class Screen:
         yield from self._story(found)
         yield from self._block("Time", self._time(found))
         yield from self._places(found)
+        yield from self._block("Copy", self._copy(found))
         yield from self._block("To", [f"restarted as run {name}" for name in found.restarted_as])
         yield from self._block("From", [f"restarted from run {found.restarted_from}"] if found.restarted_from else [])
         yield from self._block("Damage", found.damage)
@@ -208,6 +209,21 @@ class Screen:
         ]
         texts = [f"{say_duration(whole)}: " + ", ".join(parts)]
         return texts + ([text] if (text := _interval(found)) else [])
+
+    def _copy(self, found: Explanation) -> list[str]:
+        """How far the remote copy is, and what sends the rest where nothing does."""
+        from slurmtrain.ops.shipping.summary import say_copy
+
+        copy = found.remote
+        if copy is None:
+            return []
+        at = f"; last looked at {_clock(copy.looked_at)}" if copy.looked_at is not None else ""
+        texts = [say_copy(copy) + at]
+        texts += [f"checkpoints there: {', '.join(copy.checkpoints[-3:])}"] if copy.checkpoints else []
+        texts += [copy.problem] if copy.problem else []
+        if copy.behind and not copy.running and not found.status.nodes:
+            texts.append(f"`slurmtrain ship {found.status.run_id}` sends what is missing")
+        return texts
 
     def _places(self, found: Explanation) -> Iterator[str]:
         """Paths, each on a line of its own and never broken."""

@@ -19,6 +19,7 @@ from slurmtrain.cli.runs import (
     runs_argument,
     store_option,
 )
+from slurmtrain.core.sizes import say_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -133,7 +134,7 @@ def _print(rows: Sequence[Row], limits: Limits, *, dry_run: bool) -> None:
     for row in gone:
         word = row.action if row.action != "kept" else "thinned out"
         left = f"; left: {', '.join(row.kept[:4])}" if row.kept else ""
-        click.echo(clean(f"{row.run_id}: {would}{word}, {_size(row.freed)}: {row.why}{left}"))
+        click.echo(clean(f"{row.run_id}: {would}{word}, {say_size(row.freed)}: {row.why}{left}"))
     tidied = sum(1 for row in rows if row.action == "compacted" and not row.problem)
     if tidied:
         click.echo(f"{tidied} ended run{'s' if tidied != 1 else ''}: small files {would}joined")
@@ -141,7 +142,12 @@ def _print(rows: Sequence[Row], limits: Limits, *, dry_run: bool) -> None:
         if row.problem:
             say_note(f"{row.run_id}: {row.problem}")
     _print_kept([row for row in rows if row not in gone])
-    click.echo(f"{_size(sum(row.freed for row in rows))} {would}freed")
+    click.echo(f"{say_size(sum(row.freed for row in rows))} {would}freed")
+    if copies := sum(1 for row in rows if row.remote and row.action in {"deleted", "trimmed"}):
+        say_note(
+            f"{copies} of them ha{'s' if copies == 1 else 've'} a remote copy, which stays: "
+            "`slurmtrain ship --all --expire --dry-run` names the copies beyond ship.keep_days and ship.keep_runs"
+        )
     if not limits.any:
         say_note("no limit was given, so no run is deleted: --older-than 30d, --max-size 2T, --keep-last 200")
 
@@ -159,12 +165,3 @@ def _print_kept(rows: Sequence[Row]) -> None:
         click.echo(
             f"and {sum(reasons.values()) - sum(n for _, n in reasons.most_common(_SHOWN))} more (--json lists all)"
         )
-
-
-def _size(size: int) -> str:
-    value = float(size)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"

@@ -15,7 +15,7 @@ from slurmtrain.cli.runs import dry_run_option, find_named, json_option, open_st
 
 if TYPE_CHECKING:
     from slurmtrain.core.spec import Ship
-    from slurmtrain.ops.shipping.one_pass import Report
+    from slurmtrain.ops.shipping.report import Report
     from slurmtrain.ops.shipping.shipper import Order
     from slurmtrain.remote.pace import Pace
     from slurmtrain.store.rundir import RunDir
@@ -30,7 +30,7 @@ Examples:
   slurmtrain ship RUN --to s3://bucket/runs    for a run whose job file has no ship
   slurmtrain ship RUN --to file:///archive/me --checkpoints 2
   slurmtrain ship --all                        every run of the store that has something to send
-  slurmtrain ship RUN --expire --dry-run       which remote copies are older than ship.keep_days and ship.keep_runs"""
+  slurmtrain ship --all --expire --dry-run     which remote copies are older than ship.keep_days and ship.keep_runs"""
 
 
 @click.command("ship", epilog=_EXAMPLES)
@@ -71,7 +71,7 @@ def command(
         raise click.UsageError("--follow is for one run")
     folder = open_store(store)
     asked = _read_options(url, endpoint, rate, checkpoints)
-    targets = _due(folder) if every else find_named(folder, runs)
+    targets = _all_of(folder, due=not expire) if every else find_named(folder, runs)
     if in_job:
         return _ship_in_job(targets[0], asked)
     if expire:
@@ -100,13 +100,17 @@ def _read_options(
     return asked
 
 
-def _due(store: Path) -> list[RunDir]:
+def _all_of(store: Path, *, due: bool) -> list[RunDir]:
+    """The runs of the store whose job file ships; ``due``: that have something to send."""
     import time
 
     from slurmtrain.ops.shipping.shipper import is_due
+    from slurmtrain.ops.timeline import find_plan
     from slurmtrain.store.rundir import runs_of
 
-    return [run for run in runs_of(store) if run.ship.is_dir() and is_due(run.path, time.time())]
+    if due:
+        return [run for run in runs_of(store) if run.ship.is_dir() and is_due(run.path, time.time())]
+    return [run for run in runs_of(store) if (plan := find_plan(run)) is not None and plan.spec.ship.url is not None]
 
 
 def _order(run: RunDir, asked: dict[str, object], *, in_job: bool = False) -> Order:

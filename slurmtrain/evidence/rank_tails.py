@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections import deque
 from pathlib import Path
+
+from slurmtrain.hosts.files import open_file
 
 _LABEL = re.compile(rb"[ \t]*(\d{1,6}): ?(?:\[[A-Za-z_-]*(\d{1,5})\]:?)?")
 _MAX_LINE = 2000
@@ -20,13 +21,10 @@ def read_tails(path: Path, offset: int = 0, limit: int = 32 << 20) -> dict[str, 
 
     A label is what srun writes (``3``), with torchrun's local rank where there is one (``1/7``).
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    with os.fdopen(descriptor, "rb") as stream:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(0, "it is no file")
-        begin = offset if offset <= status.st_size else 0  # cut off since
-        stream.seek(max(begin, status.st_size - limit))
+    with open_file(path) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        begin = offset if offset <= size else 0  # cut off since
+        stream.seek(max(begin, size - limit))
         tails: dict[str, deque[str]] = {}
         left = limit
         while left > 0 and (line := stream.readline(min(left, 1 << 20))):

@@ -7,6 +7,7 @@ twice. A run whose compaction was killed is finished by the next.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import os
 import secrets
 from collections.abc import Iterator
@@ -19,7 +20,8 @@ from slurmtrain.errors import StoreError
 from slurmtrain.logs.follow import read_range
 from slurmtrain.ops.logs import MERGED_LOG, log_files
 from slurmtrain.ops.timeline import RunView
-from slurmtrain.store.aside import delete, left_aside, set_aside
+from slurmtrain.store.aside import delete, half_written, left_aside, set_aside
+from slurmtrain.store.folded import NAME as FOLDED
 from slurmtrain.store.folded import fold
 from slurmtrain.store.journal import MERGED, merge_journal
 from slurmtrain.store.publish import replace, to_json
@@ -47,7 +49,7 @@ def is_compact(run: RunDir) -> bool:
     kept = {last.path} if last is not None else set()
     attempts = [path for path in _entries(run.attempts) if path not in kept]
     inside = _to_fold(last) if last is not None else []
-    aside = [*left_aside(run.path), *left_aside(run.logs)]
+    aside = [*left_aside(run.path), *left_aside(run.logs), *left_half(run)]
     return not (others or attempts or inside or aside or _entries(run.submissions) or _merged_logs(run))
 
 
@@ -77,8 +79,23 @@ def compact(view: RunView) -> None:
         replace(run.folded_submissions, to_json({str(number): job_id for number, job_id in submissions.items()}))
     merge_journal(run.journal, _Relocation(view, pieces))
     _take_away([*_left_attempts(run), run.submissions, *rescue, *_merged_logs(run)])
+    sweep_half(run)
     for path in left_aside(run.path) + left_aside(run.logs) + left_aside(run.attempts):
         delete(path)
+
+
+def left_half(run: RunDir) -> list[Path]:
+    """What a prune that was killed had begun to write in this run."""
+    own = {FOLDED, run.folded_submissions.name, run.pruned_file.name}
+    inside = [*half_written(run.journal, {MERGED}), *half_written(run.logs, {Path(MERGED_LOG).name})]
+    return [*half_written(run.path, own), *inside]
+
+
+def sweep_half(run: RunDir) -> None:
+    """Take that away. Never raises."""
+    for path in left_half(run):
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _find_link(run: RunDir) -> Path | None:

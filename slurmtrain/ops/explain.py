@@ -24,6 +24,7 @@ from slurmtrain.ops.budgets import BudgetUse, count_budgets
 from slurmtrain.ops.extract import MAX_EVIDENCE, Evidence, find_evidence, launch_at
 from slurmtrain.ops.launch_table import LaunchRow, build_launch_table, read_diagnosis
 from slurmtrain.ops.places import Place, find_places
+from slurmtrain.ops.shipping.summary import RemoteCopy, read_copy
 from slurmtrain.ops.spent import Saved, list_checkpoints, measure_run, time_to_dict, to_saved
 from slurmtrain.ops.status import RunStatus, Sight, build_status, iso_time, see_jobs
 from slurmtrain.ops.story import StoryLine, tell_story
@@ -70,6 +71,7 @@ class Explanation:
     checkpoints: tuple[Saved, ...] = ()
     places: tuple[Place, ...] = ()
     findings: tuple[SceneFinding, ...] = ()  # of the scene of the launch that failed
+    remote: RemoteCopy | None = None  # None where the job file ships nothing
     timeline: tuple[Entry, ...] = field(default=(), repr=False)
     slurm_error: str = ""
     damage: tuple[str, ...] = ()
@@ -106,6 +108,7 @@ class Explanation:
             "time": time_to_dict(self.time),
             "checkpoints": [{**asdict(one), "at": iso_time(one.at)} for one in self.checkpoints],
             "findings": [one.to_dict() for one in self.findings],
+            "remote_copy": self.remote.to_dict(iso_time(self.remote.looked_at)) if self.remote else None,
             "paths": [asdict(place) for place in self.places],
             "slurm_error": self.slurm_error or None,
             "damage": list(self.damage),
@@ -147,6 +150,7 @@ def explain_run(run: RunDir, slurm: SlurmClient | None, now: float) -> Explanati
         checkpoints=to_saved(checkpoints),
         places=tuple(find_places(view, where, newest)),
         findings=tuple(_findings(view, where)),
+        remote=read_copy(run, plan.spec if plan else None),
         slurm_error=slurm_error,
         damage=tuple(dict.fromkeys(look_for_damage(view))),
         restarted_as=tuple(clean(str(name), 64) for name in state.restarted_as[-MAX_EVIDENCE:]),

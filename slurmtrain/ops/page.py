@@ -20,6 +20,7 @@ from slurmtrain.ops.extract import read_extract
 from slurmtrain.ops.masking import make_masker
 from slurmtrain.ops.page_ranks import find_ranks
 from slurmtrain.ops.places import PAGE
+from slurmtrain.ops.shipping.summary import say_copy
 from slurmtrain.ops.story import say_share, shorten_story, tone_of, without_sentence
 from slurmtrain.render.chart import draw_shares, draw_timeline
 from slurmtrain.render.page import render_page
@@ -87,6 +88,7 @@ def _answer(found: Explanation) -> dict[str, Any]:
         "cause": _cause(found),
         "decided": _decided(found),
         "carried_out": found.carried_out,
+        "copy": _copy(found),
         "advice": found.advice,
         "steps": [asdict(step) for step in found.steps],
         "evidence": [asdict(line) for line in found.evidence],
@@ -164,6 +166,14 @@ def _facts(found: Explanation) -> list[tuple[str, str]]:
         ("Took", say_duration(found.time.whole_s) if found.time.spans else ""),
     ]
     return [(name, text) for name, text in rows if text]
+
+
+def _copy(found: Explanation) -> str:
+    copy = found.remote
+    if copy is None:
+        return ""
+    at = f"; last looked at {_when(copy.looked_at)}" if copy.looked_at is not None else ""
+    return say_copy(copy) + at + (f"; {copy.problem}" if copy.problem else "")
 
 
 def _cause(found: Explanation) -> dict[str, Any] | None:

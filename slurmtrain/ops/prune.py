@@ -22,16 +22,17 @@ from slurmtrain.core.retention import TIDY_AFTER_S, Candidate, Limits, choose
 from slurmtrain.core.run import Attempt
 from slurmtrain.core.spec import parse_time_limit
 from slurmtrain.errors import StoreError
-from slurmtrain.ops.compact import compact, is_compact
-from slurmtrain.ops.prune_checkpoints import keep_newest, prune_checkpoints
+from slurmtrain.ops.compact import compact, is_compact, left_half, sweep_half
+from slurmtrain.ops.prune_checkpoints import find_user, find_users, keep_newest, prune_checkpoints
 from slurmtrain.ops.shipping.ledger import read_state
+from slurmtrain.ops.shipping.summary import note_copy, read_copy
 from slurmtrain.ops.status import iso_time, read_views
 from slurmtrain.ops.timeline import RunView, as_time, ended_at, find_plan, read_view
 from slurmtrain.slurm.client import SlurmClient
 from slurmtrain.store.aside import PREFIX, delete, left_aside, measure, put_back, set_aside
 from slurmtrain.store.publish import exists, to_json
 from slurmtrain.store.publish import replace as write_file
-from slurmtrain.store.rundir import RunDir
+from slurmtrain.store.rundir import RunDir, runs_of
 
 # What slurmtrain makes in a run directory and what goes with the run; what else lies there is somebody's and stays.
 _GOES = (
@@ -64,6 +65,7 @@ class Row:
     freed: int = 0
     kept: tuple[str, ...] = ()
     problem: str = ""
+    remote: str = ""  # where a complete copy of a run that goes is; that stays
 
     def to_dict(self) -> dict[str, Any]:
         row = {name: getattr(self, name) for name in ("run_id", "name", "state", "action", "why")}
@@ -73,6 +75,7 @@ class Row:
             "freed_bytes": self.freed,
             "kept": list(self.kept),
             "problem": self.problem,
+            "remote_copy": self.remote or None,
         }
 
 
@@ -82,8 +85,10 @@ def prune(store: Path, runs: Sequence[RunDir], slurm: SlurmClient, wanted: Wante
     Raises ``SlurmtrainError`` where Slurm cannot be asked: then nothing is done.
     """
     views = read_views(runs)
+    named = {run.run_id for run in runs}
+    users = find_users([*views, *read_views([run for run in runs_of(store) if run.run_id not in named])])
     alive = _jobs_in_slurm(views, slurm)
-    candidates = [_candidate(view, alive, sized=wanted.limits.max_bytes is not None) for view in views]
+    candidates = [_candidate(view, alive, users, sized=wanted.limits.max_bytes is not None) for view in views]
     verdicts = choose(candidates, wanted.limits, now)
     if not wanted.dry_run:
         _finish_earlier(store)
@@ -134,7 +139,7 @@ def _jobs_in_slurm(views: Sequence[RunView], slurm: SlurmClient) -> set[str]:
     return {wanted[job_id] for job_id in alive}
 
 
-def _candidate(view: RunView, alive: set[str], *, sized: bool) -> Candidate:
+def _candidate(view: RunView, alive: set[str], users: Mapping[Path, str], *, sized: bool) -> Candidate:
     plan = find_plan(view.run)
     text = plan.spec.resources.time_limit if plan is not None else None
     try:
@@ -149,11 +154,11 @@ def _candidate(view: RunView, alive: set[str], *, sized: bool) -> Candidate:
         cycle_s=max(float(limit or 0), longest),
         window_s=_longest_wait(attempts),
         size=measure(view.run.path)[0] if sized else 0,
-        protected=_protection(view, alive),
+        protected=_protection(view, alive, users),
     )
 
 
-def _protection(view: RunView, alive: set[str]) -> str:
+def _protection(view: RunView, alive: set[str], users: Mapping[Path, str]) -> str:
     run = view.run
     try:
         if run.path.is_symlink():
@@ -170,6 +175,8 @@ def _protection(view: RunView, alive: set[str]) -> str:
         return "its journal is empty, so nothing says that it has ended"
     if not view.state.ended:
         return f"it has not ended: {view.state.state.value}"
+    if user := find_user(run, users):
+        return f"run {user} goes on in its checkpoint folder"
     if _misses_copy(run):
         return (
             f"its remote copy is not complete: `slurmtrain ship {run.run_id}`; to give that up, remove its folder ship"
@@ -222,7 +229,9 @@ def _finish_earlier(store: Path) -> None:
 
 def _remove(view: RunView, wanted: Wanted, row: Row) -> Row:
     """The whole directory where nothing in it must stay, else all but that."""
-    run = view.run
+    run, plan = view.run, find_plan(view.run)
+    copy = read_copy(run, plan.spec if plan is not None else None)
+    row = replace(row, remote=copy.url if copy is not None and copy.complete else "")
     stays = keep_newest(run)
     foreign = _foreign(run, stays.top)
     if not stays.names and not foreign:
@@ -233,7 +242,7 @@ def _remove(view: RunView, wanted: Wanted, row: Row) -> Row:
     kept = (*(f"{stays.top}/{name}" for name in sorted(stays.names)), *foreign)
     freed = sum(measure(run.path / name)[0] for name in _GOES)
     freed += prune_checkpoints(run, 1, outside=False, dry_run=wanted.dry_run) if stays.names else 0
-    if exists(run.pruned_file):
+    if exists(run.pruned_file) and not _is_half_trimmed(run):
         return replace(row, why="only what must stay is left of it", kept=kept, freed=0)
     if not wanted.dry_run:
         _trim(view)
@@ -246,8 +255,9 @@ def _foreign(run: RunDir, checkpoints: str) -> tuple[str, ...]:
     ours = run.path / "checkpoints"
     if ours.is_symlink() or (ours.is_dir() and not any(ours.iterdir())):
         known.add(ours.name)
+    known |= {path.name for path in left_half(run)}
     names = (path.name for path in run.path.iterdir())
-    return tuple(sorted(name for name in names if name not in known and not name.startswith((PREFIX, ".folded.zip."))))
+    return tuple(sorted(name for name in names if name not in known and not name.startswith(PREFIX)))
 
 
 def _remove_all(view: RunView) -> None:
@@ -267,15 +277,26 @@ def _trim(view: RunView) -> None:
     again = read_view(run)
     if len(again.events) != len(view.events):
         raise StoreError("somebody wrote into it meanwhile: it stays")
-    if not is_compact(run):
+    if not is_compact(run) and not exists(run.pruned_file):
         compact(again)
-    write_file(run.pruned_file, to_json({"at": time.time(), "what": "logs, scenes and scripts were deleted"}))
+    plan = find_plan(run)
+    record = {"at": time.time(), "what": "logs, scenes and scripts were deleted"}
+    write_file(
+        run.pruned_file, to_json({**record, "remote_copy": note_copy(run, plan.spec if plan is not None else None)})
+    )
     for name in _GOES:
         path = run.path / name
         if path.exists() or path.is_symlink():
             delete(set_aside(path))
     for path in left_aside(run.path):
         delete(path)
+    sweep_half(run)
+
+
+def _is_half_trimmed(run: RunDir) -> bool:
+    """Whether a prune that trimmed it was killed before all had gone."""
+    half = left_aside(run.path) or left_half(run)
+    return bool(half) or any(os.path.lexists(run.path / name) for name in _GOES)
 
 
 def summarize(rows: Sequence[Row]) -> Mapping[str, Any]:

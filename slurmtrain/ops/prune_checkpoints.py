@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,8 +12,9 @@ from slurmtrain.checkpoints.find import Found, checkpoint_dir, choose, find_all
 from slurmtrain.checkpoints.model import BROKEN, RESUMABLE
 from slurmtrain.core.spec import Checkpoint
 from slurmtrain.errors import StoreError
-from slurmtrain.ops.timeline import find_plan
+from slurmtrain.ops.timeline import RunView, find_plan
 from slurmtrain.store.aside import delete, left_aside, measure, set_aside
+from slurmtrain.store.publish import exists
 from slurmtrain.store.rundir import RunDir
 
 
@@ -24,6 +27,29 @@ class Staying:
 
     top: str
     names: frozenset[str] = frozenset()
+
+
+def find_users(views: Iterable[RunView]) -> dict[Path, str]:
+    """Checkpoint folders that runs train in, or may go on in: folder → run id. ``restart --resume`` shares a folder."""
+    found = {}
+    for view in views:
+        plan = find_plan(view.run)
+        if plan is not None and (not view.state.ended or view.damage or exists(view.run.pinned_file)):
+            with contextlib.suppress(OSError, RuntimeError):
+                found[checkpoint_dir(view.run.path, plan.spec.checkpoint).resolve()] = view.run.run_id
+    return found
+
+
+def find_user(run: RunDir, users: Mapping[Path, str]) -> str:
+    """Which other run uses this one's checkpoint folder, or one in its directory; "" where none does."""
+    plan = find_plan(run)
+    try:
+        own = [run.path.resolve()]
+        own += [checkpoint_dir(run.path, plan.spec.checkpoint).resolve()] if plan is not None else []
+    except (OSError, RuntimeError):
+        return ""
+    shared = (user for folder, user in users.items() if any(folder.is_relative_to(one) for one in own))
+    return next((user for user in shared if user != run.run_id), "")
 
 
 def keep_newest(run: RunDir) -> Staying:
@@ -82,7 +108,7 @@ def _beyond(found: list[Found], spec: Checkpoint, keep: int) -> list[Found]:
 def _take(path: Path, *, dry_run: bool) -> int:
     if path.is_symlink():
         return 0
-    size = measure(path)[0] if path.is_dir() else path.lstat().st_blocks * 512
+    size = measure(path)[0]
     if not dry_run:
         delete(set_aside(path))
     return size

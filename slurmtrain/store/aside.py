@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import stat
+from collections.abc import Collection
 from pathlib import Path
 
 from slurmtrain.errors import StoreError
 
 PREFIX = ".pruned-"
+_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8,12}\.tmp")  # as store.publish and others name what they write
 
 
 def set_aside(path: Path) -> Path:
@@ -60,9 +63,21 @@ def left_aside(folder: Path) -> list[Path]:
     return []
 
 
+def half_written(folder: Path, names: Collection[str]) -> list[Path]:
+    """What a kill left of files with these names, which are written beside their place first. Never raises."""
+    with contextlib.suppress(OSError):
+        if not folder.is_symlink():
+            return [path for path in folder.iterdir() if (m := _TEMPORARY.fullmatch(path.name)) and m[1] in names]
+    return []
+
+
 def measure(path: Path) -> tuple[int, int]:
-    """Bytes on the disk and number of files below a path; links count as themselves. Never raises."""
+    """Bytes on the disk and number of files below a folder, or of a file; links count as themselves. Never raises."""
     size = count = 0
+    with contextlib.suppress(OSError):
+        found = path.lstat()
+        if not stat.S_ISDIR(found.st_mode):
+            return found.st_blocks * 512, 1
     pending = [path]
     while pending:
         with contextlib.suppress(OSError), os.scandir(pending.pop()) as entries:

@@ -17,7 +17,8 @@ from slurmtrain.evidence.secrets import Masker
 from slurmtrain.ops.shipping.content import Mask
 from slurmtrain.ops.shipping.known import read_known
 from slurmtrain.ops.shipping.ledger import State, read_state, write_state
-from slurmtrain.ops.shipping.one_pass import Report, Shipment, Subject
+from slurmtrain.ops.shipping.one_pass import Shipment, Subject
+from slurmtrain.ops.shipping.report import Report
 from slurmtrain.ops.shipping.start import LEASE
 from slurmtrain.remote.open import open_remote
 from slurmtrain.remote.pace import Pace, StoppedError

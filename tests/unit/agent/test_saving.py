@@ -19,8 +19,8 @@ def found(name: str, modified: float) -> Found:
     [
         (found("step-400.pt", 1988), 1980.0, "saved step-400.pt, 12 s before the end"),
         (found("step-400.pt", 1820), 1980.0, "not saved: 3 min of work since step-400.pt are lost"),
-        (found("step-400.pt", 900), 1980.0, "not saved: the 17 min of work of this launch are lost"),
-        (None, 1980.0, "not saved: there is no checkpoint, and 17 min of work are lost"),
+        (found("step-400.pt", 900), 1980.0, "not saved: the 16 min 40 s of work of this launch are lost"),
+        (None, 1980.0, "not saved: there is no checkpoint, and 16 min 40 s of work are lost"),
         (found("step-400.pt", 1950), None, "not saved: 50 s of work since step-400.pt are lost"),
     ],
 )

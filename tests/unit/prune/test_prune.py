@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tarfile
@@ -18,7 +19,7 @@ from made_runs import T0, MadeRun, Slurm, make_run
 
 from slurmtrain.cli.bundle import command as bundle_command
 from slurmtrain.cli.logs import command as logs_command
-from slurmtrain.core.decision import RunState
+from slurmtrain.core.decision import Action, RunState
 from slurmtrain.core.retention import Candidate, Limits, choose
 from slurmtrain.core.spec import Checkpoint, Resources
 from slurmtrain.errors import NotFoundError
@@ -234,6 +235,43 @@ def test_a_kill_at_any_step_of_deleting_is_finished_by_the_next(
         else:
             assert number > 5
             return
+
+
+def test_a_kill_at_any_step_of_trimming_is_finished_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: set[str] = set()
+    for number in (200, *range(1, 60)):  # the first is not killed
+        store = tmp_path / str(number)
+        run = ended(store, launches=1, checkpoint=Checkpoint(pattern="step-*"))
+        for step in (1, 2):
+            (run.dir.path / "checkpoints" / f"step-{step}").write_text("x")
+        with contextlib.suppress(KeyboardInterrupt), _killed_at(number, monkeypatch):
+            _prune(store)
+        assert (run.dir.path / "checkpoints" / "step-2").exists(), f"killed at {number}"
+        row = _prune(store)["train-1"]
+        assert not row.problem, f"killed at {number}"
+        names = {str(path.relative_to(run.dir.path)) for path in run.dir.path.rglob("*")}
+        assert names == (left or names), f"killed at {number}"
+        left = names
+        assert _prune(store)["train-1"].action == "kept"
+    assert "logs" not in left
+
+
+def test_checkpoints_that_another_run_goes_on_with_are_left_alone(tmp_path: Path) -> None:
+    """``restart --resume`` trains in the old run's folder."""
+    old = ended(tmp_path, checkpoint=Checkpoint(pattern="step-*"))
+    folder = old.dir.path / "checkpoints"
+    for step in (1, 2, 3):
+        (folder / f"step-{step}").write_text("x")
+    new = make_run(tmp_path, "train-2", checkpoint=Checkpoint(dir=str(folder), pattern="step-*"))
+    for only in (runs_of(tmp_path), [old.dir]):
+        rows = {row.run_id: row for row in prune(tmp_path, only, Slurm(), Wanted(OLD, 1, outside=True), NOW)}
+        assert rows["train-1"].why == "run train-2 goes on in its checkpoint folder"
+        assert len(list(folder.iterdir())) == 3
+    new.decided(new.attempt(new.submitted(Slurm())), Action.COMPLETE, RunState.COMPLETED)
+    assert _prune(tmp_path)["train-1"].action == "trimmed"
+    assert [path.name for path in folder.iterdir()] == ["step-3"]
 
 
 @pytest.mark.parametrize("name", ["attempts", "logs", "journal", "submissions", "attempts/000", "attempts/000/nodes"])

@@ -16,7 +16,7 @@ from slurmtrain.errors import RemoteError
 from slurmtrain.ops.shipping import content
 from slurmtrain.ops.shipping import one_pass as one_pass_module
 from slurmtrain.ops.shipping.ledger import read_state
-from slurmtrain.ops.shipping.one_pass import Report
+from slurmtrain.ops.shipping.report import Report
 from slurmtrain.ops.shipping.shipper import Order, Shipper, TakenOverError, is_due, make_pace
 from slurmtrain.store.lease import Lease
 from slurmtrain.store.rundir import RunDir
