@@ -51,7 +51,7 @@ def test_last_lines_of_each_rank_of_this_launch_only(collect: Collect, tmp_path:
 def test_a_log_that_is_missing_or_a_fifo_is_noted(collect: Collect, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     assert "cannot read" in collect("last-lines", log_file=tmp_path / "gone.log")[0].notes[0]
-    assert "it is no file" in collect("last-lines", log_file=tmp_path / "fifo")[0].notes[0]
+    assert "it is no regular file" in collect("last-lines", log_file=tmp_path / "fifo")[0].notes[0]
 
 
 def test_error_files_are_kept_with_their_first_line(collect: Collect, tmp_path: Path) -> None:
