@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +16,10 @@ from slurmtrain.cli.output import clean, print_json, print_text, say_note
 from slurmtrain.cli.runs import ask_slurm, find_named, json_option, note_space, open_store, runs_argument, store_option
 from slurmtrain.core.vocabulary import VOCABULARIES
 
+if TYPE_CHECKING:
+    from slurmtrain.ops.status import RunStatus
+
+_MOST, _MOST_NAMED = 3, 50  # scenes that are read
 _EXAMPLES = """\b
 Examples:
   slurmtrain status                       all runs, the newest last
@@ -56,6 +65,7 @@ def command(
     if report.slurm_error:
         say_note(f"{report.slurm_error}; shown is what the journals know")
     note_space(folder)
+    rows = _look_into_scenes(folder, rows, named=bool(runs))
     for row in rows:
         for problem in row.damage:
             say_note(f"{row.run_id}: {problem}")
@@ -69,3 +79,35 @@ def command(
 
         lines = fold(rows, [] if each else members_of(folder), vocabulary)
         (print_table if sys.stdout.isatty() else print_plain)(lines)
+        for row in rows:
+            _print_scene(row)
+
+
+def _look_into_scenes(store: Path, rows: Sequence[RunStatus], *, named: bool) -> list[RunStatus]:
+    """Of runs that were named, or of the newest few that failed or are held: reading them takes time."""
+    from slurmtrain.core.decision import RunState
+    from slurmtrain.ops.scene import look_into
+    from slurmtrain.store.rundir import RunDir
+
+    asking = {RunState.FAILED, RunState.TERMINATED, RunState.HELD}
+    worth = [row.run_id for row in rows if row.scene is not None and (named or row.state in asking)]
+    chosen = frozenset(worth[-(_MOST_NAMED if named else _MOST) :])
+    return [
+        replace(row, scene=look_into(RunDir(store / "runs" / row.run_id), row.scene))
+        if row.scene is not None and row.run_id in chosen
+        else row
+        for row in rows
+    ]
+
+
+def _print_scene(row: RunStatus) -> None:
+    """What the nodes showed, in a line that fits, and where it is."""
+    if row.scene is None or not row.scene.seen:
+        return
+    from slurmtrain.ops.scene import say_scene
+
+    room = shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 400
+    text = clean(f"scene of {row.run_id}: {say_scene(row.scene)}").replace("\n", " ")
+    print_text(text if len(text) <= room else text[: room - 1] + "…")
+    if row.scene.path:
+        print_text(f"  {clean(row.scene.path)}")

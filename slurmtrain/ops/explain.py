@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from slurmtrain.core.avoid import Avoided, avoided_now
@@ -17,13 +17,14 @@ from slurmtrain.core.diagnosis.model import Diagnosis
 from slurmtrain.core.effective_time import EffectiveTime
 from slurmtrain.core.run import Run
 from slurmtrain.core.spec import Retry
-from slurmtrain.evidence.findings import SceneFinding, read_findings
+from slurmtrain.evidence.findings import SceneFinding
 from slurmtrain.logs.lines import clean
 from slurmtrain.ops.advise import Step, advise
 from slurmtrain.ops.budgets import BudgetUse, count_budgets
 from slurmtrain.ops.extract import MAX_EVIDENCE, Evidence, find_evidence, launch_at
 from slurmtrain.ops.launch_table import LaunchRow, build_launch_table, read_diagnosis
 from slurmtrain.ops.places import Place, find_places
+from slurmtrain.ops.scene import find_findings
 from slurmtrain.ops.shipping.summary import RemoteCopy, read_copy
 from slurmtrain.ops.spent import Saved, list_checkpoints, measure_run, time_to_dict, to_saved
 from slurmtrain.ops.status import RunStatus, Sight, build_status, iso_time, see_jobs
@@ -31,8 +32,6 @@ from slurmtrain.ops.story import StoryLine, tell_story
 from slurmtrain.ops.timeline import Entry, RunView, as_time, build_timeline, find_plan, look_for_damage, read_view
 from slurmtrain.render.quoting import quote_argv
 from slurmtrain.slurm.client import SlurmClient
-from slurmtrain.store.folded import NAME as FOLDED
-from slurmtrain.store.folded import unfolded
 from slurmtrain.store.rundir import Plan, RunDir
 
 
@@ -162,16 +161,7 @@ def explain_run(run: RunDir, slurm: SlurmClient | None, now: float) -> Explanati
 
 def _findings(view: RunView, where: tuple[int, int] | None) -> list[SceneFinding]:
     launch = launch_at(view.state, where)
-    if where is None or launch is None:
-        return []
-    folder = view.run.attempt(where[0]).launch(launch.number)
-    inside = folder.relative_to(view.run.path)
-    with unfolded(view.run.path, f"{inside}/scene/") as copy:
-        found = read_findings(folder if copy is None or (folder / "scene").is_dir() else copy / inside)
-        if copy is not None:
-            archive = str(view.run.path / FOLDED)
-            found = [replace(one, path=archive if one.path.startswith(str(copy)) else one.path) for one in found]
-    return [replace(one, text=clean(one.text), path=clean(one.path, 1000)) for one in found]
+    return find_findings(view.run, where[0], launch.number) if where is not None and launch is not None else []
 
 
 def find_trouble(state: Run) -> tuple[Diagnosis | None, tuple[int, int] | None]:

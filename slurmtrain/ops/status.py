@@ -21,6 +21,7 @@ from slurmtrain.errors import SlurmtrainError
 from slurmtrain.logs.pace import Told
 from slurmtrain.ops.observe import build_job_seen
 from slurmtrain.ops.pace import pace_to_dict, read_run_pace
+from slurmtrain.ops.scene import SceneSeen, find_scene
 from slurmtrain.ops.timeline import (
     RunView,
     as_time,
@@ -62,6 +63,7 @@ class RunStatus:
     ended_at: float | None = None
     damage: tuple[str, ...] = ()
     pace: Told | None = None  # how far a running training is
+    scene: SceneSeen | None = None  # of the newest failure
 
     def to_dict(self) -> dict[str, Any]:
         """The machine-readable shape, kept stable (docs/commands.md). Times are ISO 8601 in UTC."""
@@ -81,6 +83,7 @@ class RunStatus:
             "started_at": iso_time(self.started_at),
             "ended_at": iso_time(self.ended_at),
             "progress": pace_to_dict(self.pace) if self.pace is not None else None,
+            "scene": self.scene.to_dict() if self.scene is not None else None,
             "vocabulary": words_for(self.state, self.stage).to_dict(),
         }
 
@@ -173,6 +176,7 @@ def build_status(view: RunView, sight: Sight, now: float) -> RunStatus:
         ended_at=ended_at(view),
         damage=view.damage,
         pace=read_run_pace(view.run, state) if state.state is RunState.RUNNING else None,
+        scene=find_scene(view.run, state),
     )
 
 

@@ -20,7 +20,7 @@ from slurmtrain.testing import FaultKind
 
 KEYS = [
     "run_id", "name", "state", "stage", "job_id", "attempt", "launch", "nodes", "reason", "cause", "decision",
-    "submitted_at", "started_at", "ended_at", "progress", "vocabulary",
+    "submitted_at", "started_at", "ended_at", "progress", "scene", "vocabulary",
 ]  # fmt: skip
 
 

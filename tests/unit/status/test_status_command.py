@@ -6,14 +6,17 @@ import json
 import os
 import pty
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from made_runs import Slurm, make_run
+from made_runs import MadeRun, Slurm, make_run
 
 from slurmtrain.core.decision import Action, RunState
+from slurmtrain.core.events import SceneTaken
+from slurmtrain.evidence.manifest import TAKEN, NodeScene, Taking, write_manifest
 
 REPO = Path(__file__).resolve().parents[3]
 
@@ -151,3 +154,49 @@ def test_runs_of_an_array_in_one_state_share_a_line(tmp_path: Path) -> None:
     assert len(json.loads(_call(tmp_path, "--json", "sweep").stdout)) == 5
     assert _call(tmp_path, "sweep-3").stdout.splitlines()[1].startswith("sweep-3 ")
     assert _call(tmp_path, "--vocabulary", "kubernetes", "sweep").stdout.count(" x") == 2
+
+
+def _keep_scene(run: MadeRun, text: str, *, nodes: int, of: int) -> Path:
+    folder = run.dir.attempt(0).launch(0) / "scene" / "n1"
+    (folder / "12-kernel").mkdir(parents=True)
+    (folder / "12-kernel" / "dmesg.txt").write_text("words\n")
+    taking = Taking("12-kernel", TAKEN, files=("dmesg.txt",), notes=(text,))
+    write_manifest(NodeScene(folder, "n1", "failed", "oom", 1.0, 1.0, 60.0, complete=True, takings=(taking,)))
+    path = os.path.relpath(folder.parent, run.dir.path)
+    taken = SceneTaken(at=run.now(), who="agent", attempt=0, launch=0, path=path, ending="failed", nodes=nodes, of=of)
+    run.write(taken)
+    return folder.parent
+
+
+@pytest.mark.parametrize("state", [RunState.FAILED, RunState.HELD])
+def test_the_scene_of_a_failure_is_named_in_a_line_that_fits(tmp_path: Path, state: RunState) -> None:
+    run = make_run(tmp_path, "run-0")
+    run.launch(run.attempt(run.submitted(Slurm())))
+    scene = _keep_scene(run, "Xid 79 of GPU 0000:41:00: fallen off the bus \x1b[2J" + "x" * 300, nodes=1, of=2)
+    run.decided(0, Action.HOLD if state is RunState.HELD else Action.STOP, state)
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", _on_a_terminal(tmp_path, 70)).replace("\r\n", "\n").splitlines()
+    (line,) = (line for line in shown if line.startswith("scene"))
+    assert line.startswith("scene of run-0: 1 of 2 nodes, not complete: n1: Xid 79 of GPU 0")
+    assert len(line) <= 70
+    assert "\x1b" not in line
+    assert shown[-1] == f"  {scene}"
+    (row,) = json.loads(_call(tmp_path, "run-0", "--json").stdout)
+    found = row["scene"].pop("finding")
+    assert found.startswith("n1: Xid 79")
+    assert row["scene"] == {
+        "attempt": 0, "launch": 0, "path": str(scene), "nodes": 1, "of": 2, "complete": False,
+    }  # fmt: skip
+    shutil.rmtree(scene)
+    assert "kept on 1 of 2 nodes and has been deleted" in _call(tmp_path).stdout
+
+
+def test_of_many_runs_only_the_newest_scenes_are_read(tmp_path: Path) -> None:
+    for number in range(6):
+        run = make_run(tmp_path, f"run-{number}")
+        run.launch(run.attempt(run.submitted(Slurm())))
+        _keep_scene(run, "Xid 79", nodes=1, of=1)
+        run.decided(0, Action.STOP, RunState.FAILED)
+    assert _call(tmp_path).stdout.count("scene of run-") == 3
+    assert _call(tmp_path, "run-0").stdout.count("scene of run-0: 1 of 1 nodes: n1: Xid 79") == 1
+    rows = json.loads(_call(tmp_path, "--json").stdout)
+    assert [row["scene"]["finding"] for row in rows].count(None) == 3
