@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
@@ -21,6 +21,7 @@ from minislurm.errors import MiniSlurmError
 # pytest's closing line, with or without its frame of equal signs and colours.
 CLOSING = re.compile(r"(?:^|[ =\x1b\[0-9;m])\d+ (?:passed|failed|error|errors|skipped|deselected)\b.* in \d")
 MAX_SECOND = 15  # more failures than that are no noise
+SECOND = re.compile(r"^ATTENTION: (\d+) tests failed at first and passed alone", re.MULTILINE)
 COUNT = re.compile(r"(\d+) (passed|failed|error|errors|skipped|xfailed)\b")
 
 
@@ -74,6 +75,11 @@ class Report:
         self.counts["skipped"] += found.get("skipped", 0) + found.get("xfailed", 0)
         self.counts["failed"] += _failures(closing)
         return code == 0 and found.get("passed", 0) > 0
+
+    def count_run(self, code: int, lines: Sequence[str]) -> bool:
+        """Add the counts of another test run's summary: its closing line, and the tests that got a second chance."""
+        self.second += sum(int(number) for number in SECOND.findall("\n".join(lines[-20:])))
+        return self.count(code, lines[-1] if lines else "")
 
     def close(self) -> int:
         """Print the summary and the closing line; the exit status."""

@@ -7,17 +7,18 @@ import fcntl
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
-import threading
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from minislurm import engine, packages, pythons, venv
+from minislurm.beside import Beside
 from minislurm.errors import MiniSlurmError
 from minislurm.report import Report, stream
 from minislurm.say import say, warn
@@ -39,6 +40,8 @@ class TestRun:
     work: Path
     slurm_releases: tuple[str, ...]
     pytest_args: tuple[str, ...]
+    containers_beside: bool  # those in containers run beside the native ones that run alone and mostly wait
+    beside: dict[str, Beside] = field(default_factory=dict)  # by release of Slurm
 
     @property
     def env(self) -> dict[str, str]:
@@ -167,28 +170,28 @@ class TestRun:
 
     def _both(self, tools: Path) -> bool:
         """The tests for the slow cluster run meanwhile; their output is shown at the end, and they may run again."""
-        log = self.work / "live-default-timers.log"
-        outcome: list[tuple[int, str]] = []
-        slow_tests = _live("default_timers")
+        slow_tests, slow_env = _live("default_timers"), self._live_env("slow")
         argv = [str(tools / "python"), "-m", "pytest", "-p", "no:cacheprovider", *slow_tests]
+        with self._beside("live-default-timers", argv, slow_env, 3000) as slow:
+            good = self._quick(tools)
+            print("--- the same cluster with Slurm's own timers, run meanwhile ---", flush=True)
+            code, lines = slow.finish()
+        if code == 0:
+            return self.report.count(code, lines[-1]) and good
+        return self.pytest(tools, *slow_tests, extra_env=slow_env) and good
 
-        def slow() -> None:
-            with log.open("w", encoding="utf-8") as sink:
-                outcome.append(stream(argv, cwd=REPO, env=self._live_env("slow"), timeout_s=3000, sink=sink))
-
-        thread = threading.Thread(target=slow)
-        thread.start()
+    def _quick(self, tools: Path) -> bool:
         env = self._live_env("test")
         lanes = [f"-n{LANES}", "--maxschedchunk=1", "--durations=15"]
         good = self.pytest(tools, *_live("not default_timers and not whole_cluster"), *lanes, extra_env=env)
+        if self.containers_beside:
+            self._start_containers()
         print("--- those that stop daemons, or want the machine for themselves, one after the other ---", flush=True)
-        good = self.pytest(tools, *_live("not default_timers and whole_cluster"), extra_env=env) and good
-        thread.join()
-        print("--- the same cluster with Slurm's own timers, run meanwhile ---")
-        print(log.read_text(encoding="utf-8", errors="replace"))
-        if outcome and outcome[0][0] == 0:
-            return self.report.count(*outcome[0]) and good
-        return self.pytest(tools, *slow_tests, extra_env=self._live_env("slow")) and good
+        alone = [*_live("not default_timers and whole_cluster"), "--durations=15"]
+        return self.pytest(tools, *alone, extra_env=env) and good
+
+    def _beside(self, name: str, argv: list[str], env: dict[str, str], timeout_s: float) -> Beside:
+        return Beside(argv, self.work / f"{name}.log", cwd=REPO, env=env, timeout_s=timeout_s)
 
     def name(self, kind: str) -> str:
         """A cluster name that no other test run on this machine uses, as each has a work directory of its own."""
@@ -209,8 +212,23 @@ class TestRun:
 
         self.report.part("demo, native cluster", work)
 
+    def _start_containers(self) -> None:
+        for release in self.slurm_releases:
+            argv = [SCRIPT, "test", "--docker", "--slurm", release, "--", *self.pytest_args]
+            env = {**self.env, "MINI_SLURM_TEST_DIR": str(self.work / f"containers-{release}")}
+            self.beside[release] = self._beside(f"live-containers-{release}", argv, env, 3600)
+
+    def _finish_beside(self, release: str) -> bool:
+        code, lines = self.beside[release].finish()
+        return self.report.count_run(code, lines)
+
     def docker(self) -> None:
         """The subset that needs no native cluster, with Compose; an engine is started if none answers."""
+        for release in self.beside:
+            name = f"live tests, containers with Slurm {release}, begun beside the native ones"
+            self.report.part(name, partial(self._finish_beside, release))
+        if self.beside:
+            return
         try:
             with engine.running():
                 for release in self.slurm_releases:
@@ -297,7 +315,9 @@ def run(args: argparse.Namespace) -> int:
             f"the parts {', '.join(needs_root)} need root; --lint, --unit, --browser and --packaging do not."
         )
     releases = (args.slurm,) if args.slurm else ("24.11",)
-    test_run = TestRun(Report(), work_directory(), releases, tuple(args.pytest_args))
+    beside = {"native", "docker"} <= set(selected)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    test_run = TestRun(Report(), work_directory(), releases, tuple(args.pytest_args), beside)
     try:
         with alone(test_run.work):
             for part in selected:
@@ -305,4 +325,7 @@ def run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("mini-slurm: interrupted", file=sys.stderr)
         test_run.report.rows.append(("interrupted", False, 0.0))
+    finally:
+        for other in test_run.beside.values():
+            other.stop()
     return test_run.report.close()
