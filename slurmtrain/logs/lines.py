@@ -21,6 +21,8 @@ _LABEL = re.compile(r" {0,7}(\d{1,6}):(?: |$)")
 # `srun --label` of a heterogeneous step whose tasks have no common numbers (write_labelled_message.c): P1 0: …
 _HET_LABEL = re.compile(r"P(\d{1,3}) {1,7}(\d{1,6}):(?: |$)")
 HET_STRIDE = 1_000_000  # the label of task N of component C is (C + 1) * HET_STRIDE + N: it names a stream, not a rank
+# A node's slurmstepd speaks through the stream of its first task (`2: slurmstepd-n2: error: …`): that is no word of the rank.
+_STEP_DAEMON = re.compile(r"slurmstepd(?:-([A-Za-z0-9][\w.-]{0,63}))?: ")
 _RANK = re.compile(r"[\[(<](?:[Gg]lobal[ _]?)?(?:rank|Rank|RANK)[ :_=]{0,2}(\d{1,6})(?:/\d+)?[\])>]:?[ \t]?")
 _TEE = re.compile(r"\[([A-Za-z_][A-Za-z_-]{1,30})(\d{1,5})\]:")
 _MPI = re.compile(r"\[\d{1,9},(\d{1,6})\](?:<std(?:out|err|diag)>)?:?[ \t]?")
@@ -166,6 +168,9 @@ def split_prefix(text: str) -> Line:
             break
         at = moved
     line.body = text[at:]
+    step_daemon = _STEP_DAEMON.match(line.body)
+    if step_daemon:
+        line.label, line.node = None, step_daemon.group(1) or line.node
     if line.body.startswith("{"):
         _read_json_fields(line)
     if line.rank is None and line.local_rank is None:

@@ -211,3 +211,17 @@ def test_of_two_that_explain_each_other_the_first_stays(rules: RuleSet) -> None:
     )
     answer = read(crash + left, rules)
     assert (answer.cause, answer.rank) == ("native_crash", 1)
+
+
+@pytest.mark.parametrize("daemon", ["slurmstepd-n2", "slurmstepd"])
+def test_the_daemon_of_a_node_speaks_through_its_first_rank_and_is_not_it(daemon: str, rules: RuleSet) -> None:
+    """A step of two nodes with two ranks each under `srun --label`, Slurm 22.05: rank 3 was killed, rank 2 was not."""
+    text = (
+        "0: step 40/120 loss 2.0780\n"
+        f"0: [rank0]: {GLOO}\n"
+        f"2: {daemon}: error: Detected 1 oom-kill event(s) in StepId=6.1. Some of your processes may have been killed "
+        "by the cgroup out-of-memory handler.\n"
+        "srun: error: n2: task 3: Out Of Memory\n"
+    )
+    found = read(text, rules)
+    assert (found.cause, found.rank, found.node) == ("host_oom", 3, "n2")
