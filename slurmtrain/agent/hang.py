@@ -58,7 +58,7 @@ class HangWatch:
         self._next_look = now + (_LOOK_S if shortest is None else min(_LOOK_S, max(1.0, shortest / 20)))
         if shortest is None:
             return None
-        paused, young = self._is_paused(), now - self._started_at < self._hang.startup_s
+        paused, young = self._is_paused() or self._is_deaf(), now - self._started_at < self._hang.startup_s
         found = self._without_life(now, limit, paused=paused) or self._without_steps(now, step_limit, paused=paused)
         return None if young else found
 
@@ -83,6 +83,11 @@ class HangWatch:
         if self._hang.timeout_s is not None:
             return float(self._hang.timeout_s) or None
         return float(DEFAULT_S) if _changed_at(self._heartbeat) is not None else None
+
+    def _is_deaf(self) -> bool:
+        """A full store keeps signs of life from us: output until the launch ends, others until there is room again."""
+        launch = self._launch
+        return launch.log_is_full or (launch.log_was_full and _changed_at(self._heartbeat) is None)
 
     def _is_paused(self) -> bool:
         """The training had announced that nothing would be heard for a while."""

@@ -72,6 +72,8 @@ class LaunchProcess:
     nothing_new: str = "sign of life"  # or "step": what was missing
     per_node: bool = False  # the ranks of each node write a log of their own
     node_cuts: dict[str, int] = field(default_factory=dict)  # as ``log_cut``, of the nodes' logs by name
+    log_is_full: bool = False  # its file system has no room now
+    log_was_full: bool = False  # since then srun may write nothing more, until the launch ends
 
     def poll(self) -> int | None:
         """Exit code (128+n for a signal) once srun is gone."""

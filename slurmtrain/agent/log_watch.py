@@ -25,7 +25,7 @@ class LogWatch:
     def __init__(self, launch: LaunchProcess, folder: Path, record: Record) -> None:
         self._folder = launch.log_file.parent
         self._record = record
-        self._launch = launch.number
+        self._launch = launch
         self._times = LogTimes(folder, launch.sizes)
         self._next_look = 0.0
         self._told = False
@@ -35,14 +35,15 @@ class LogWatch:
         now = time.monotonic()
         self._times.look(now)
         self._record.catch_up()
-        if self._told or now < self._next_look:
+        if now < self._next_look:
             return
         self._next_look = now + _LOOK_S
         try:
             found = os.statvfs(self._folder)
         except OSError:
             return
-        if found.f_bavail * found.f_frsize < _LEAST:
-            self._told = True
+        self._launch.log_is_full = found.f_bavail * found.f_frsize < _LEAST
+        if self._launch.log_is_full and not self._told:
+            self._told = self._launch.log_was_full = True
             say("the file system of this log is full: what the training prints is lost; the training goes on")
-            self._record.log_is_full(self._launch)
+            self._record.log_is_full(self._launch.number)

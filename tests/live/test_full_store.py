@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,3 +86,45 @@ def test_a_full_store_costs_no_training(cluster: Cluster, store: Path, small: Pa
     assert row["ended_at"] or row["state"] == "Held"
     explained = json.loads(run.slurmtrain("explain", run.run_id, "--json").stdout)
     assert explained["damage"] == [] or moment == "before the start", explained["damage"]
+
+
+AGAIN = """
+import os, time
+from pathlib import Path
+seen, launch = Path(os.environ["PROOF"]), os.environ["SLURMTRAIN_LAUNCH"]
+for number in range(100):
+    print(f"launch {launch} says {number:03d}", "x" * 400, flush=True)
+    if number == 10:
+        with seen.open("a") as stream:
+            stream.write(f"begins {launch}\\n")
+    if launch != "0" and number == 20:
+        break
+    time.sleep(0.2)
+raise SystemExit(3 if launch == "0" else 0)
+"""
+
+
+def test_a_launch_that_lost_its_log_is_told_and_the_next_one_logs_again(
+    cluster: Cluster, store: Path, small: Path
+) -> None:
+    """There is room again before the first launch ends; it is silent for longer than a hang may last, and no hang."""
+    program, proof = store / "again.py", store / "proof"
+    program.write_text(AGAIN)
+    program.chmod(0o644)
+    proof.touch()
+    os.chown(proof, store.stat().st_uid, store.stat().st_gid)
+    run = submit(
+        cluster, small, ["/usr/bin/python3", str(program)], nodes=1, retry={"in_place": 1, "requeues": 0, "delay_s": 0},
+        hang={"timeout_s": 11, "startup_s": 0}, environment={"variables": {"PROOF": str(proof)}},
+    )  # fmt: skip
+    wait_until(lambda: "begins 0" in proof.read_text(), 90, "the training speaks")
+    filler = _fill(small)
+    time.sleep(12)  # longer than the agent's look at the log
+    filler.unlink()
+    run.wait_state("Completed", timeout_s=120)
+    log = run.log()
+    assert "launch 0 says 099" not in log, "srun writes again by itself: say so in docs/retention.md"
+    assert "launch 1 says 020" in log
+    told = run.slurmtrain("explain", run.run_id, "--timeline").stdout
+    assert "file system of the log is full" in " ".join(told.split())
+    assert [row["cause"] for row in run.diagnoses()] != ["hang_no_progress"]

@@ -33,6 +33,7 @@ class Watched:
         process = subprocess.Popen(["true"])
         process.wait()
         launch = LaunchProcess(0, process, self.log, 0, 0.0, folder)
+        self.launch = launch
         self.watch = HangWatch(hang, launch, folder / "checkpoints")
 
     def write(self, line: str) -> None:
@@ -53,6 +54,22 @@ def test_output_is_a_sign_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert watched.after(50) is None
     assert watched.after(99) is None
     assert watched.after(10) == 109
+
+
+def test_silence_says_nothing_once_a_full_store_has_cut_the_log_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """srun writes nothing more until the launch ends, and a heartbeat cannot be written while there is no room."""
+    watched = Watched(tmp_path, monkeypatch, Hang(timeout_s=100, startup_s=0))
+    assert watched.after(0) is None
+    watched.launch.log_is_full = watched.launch.log_was_full = True
+    assert watched.after(500) is None
+    watched.launch.log_is_full = False
+    assert watched.after(500) is None, "its output is lost for good"
+    watched.heartbeat.write_text("1 {}")
+    assert watched.after(90) is None
+    assert watched.after(60) is None
+    assert watched.after(60) == 120, "from then on its heartbeat tells"
 
 
 def test_without_a_time_out_a_heartbeat_makes_it_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
