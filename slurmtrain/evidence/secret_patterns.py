@@ -77,6 +77,15 @@ SHAPES = (
     _shape("://", r"://(?P<s>[^\s/@'\"<>:]{0,512}:[^\s/@'\"<>]{1,4096}(?:@[^\s/@'\"<>]{1,512})*)@"),
     _shape("http://", r"://(?<=[tT][pP]://)(?P<s>[^\s/@'\"<>:]{12,4096})@"),
     _shape("https://", r"://(?<=[pP][sS]://)(?P<s>[^\s/@'\"<>:]{12,4096})@"),
+    # the same, written for a query: ?url=https%3A%2F%2Fuser%3Apassword%40host
+    _shape("%3a%2f%2f", r"%3A%2F%2F(?P<s>[^\s%/@'\"<>&]{0,512}(?:%3A|:)[^\s/@'\"<>&]{1,1024}?)%40", _I),
+    # YAML's blocks: the value stands on the line below
+    _shape(
+        "password secret token api_key",
+        r"(?:password|secret|token|api_key)[\w-]{0,40}[\"']?:[ \t]{0,8}[|>][+-]?[ \t]{0,8}\r?\n"
+        r"[ \t+-]{1,40}(?P<s>\S{4,4096})",
+        _I,
+    ),
     _shape(
         "curl wget",
         r"\b(?:curl|wget)\b[^\n]{0,400}?\s(?:-u|--user|--proxy-user)[ =]{0,2}[\"']?"

@@ -7,6 +7,7 @@ values that the secret variables of the launch have, wherever they occur. Nothin
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -238,7 +239,7 @@ def _key_lines(text: str, start: int, end: int, left: int) -> Iterator[Span]:
 
 
 def _forms(value: str) -> set[str]:
-    """How a value may be written: as it is, its lines, quoted for a URL, escaped in JSON."""
+    """How a value may be written: as it is, its lines, quoted for a URL, escaped in JSON, in base64."""
     pieces = [value.strip()]
     if "\n" in value or len(value) > _PIECE:
         lines = [line.strip() for line in value.splitlines() if not PEM.search(line)]
@@ -247,6 +248,7 @@ def _forms(value: str) -> set[str]:
     for piece in pieces:
         plain = piece.encode("utf-8", "surrogateescape")
         forms |= {quote(plain, safe=""), quote(plain), quote_plus(plain), json.dumps(piece)[1:-1], repr(piece)[1:-1]}
+        forms |= {piece.replace("/", "\\/"), base64.b64encode(plain).decode().rstrip("=")}
     return {form for form in forms if len(form) >= _MIN_KNOWN and not _is_common(form)}
 
 

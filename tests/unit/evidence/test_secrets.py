@@ -430,3 +430,21 @@ def test_names_that_are_places_are_no_secrets() -> None:
     assert not is_secret("API_KEY", "${API_KEY}")
     assert is_secret("SLACK_WEBHOOK_URL", "https://example.org/abc")
     assert is_secret("awsSecretAccessKey", "x1y2")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "GET /fetch?url=https%3A%2F%2Fann%3ATr0ub4dor-x9Q2%40git.example.org HTTP/1.1",
+        "db_password: |\n    Tr0ub4dor-x9Q2\nname: x",
+        "+  hf_token: >-\n+    Tr0ub4dor-x9Q2\n",
+    ],
+)
+def test_secrets_in_encoded_urls_and_blocks_of_yaml(text: str) -> None:
+    assert "Tr0ub4dor" not in mask(text)
+
+
+def test_a_known_value_is_found_in_base64_and_with_escaped_slashes() -> None:
+    masker = Masker({"DB_PASSWORD": "hunter2+/Secret"})
+    for shown in ("aHVudGVyMisvU2VjcmV0", "hunter2+\\/Secret"):
+        assert shown not in masker.text(f"data: {shown}")
