@@ -17,6 +17,8 @@ from slurmtrain.store.lease import is_held
 from slurmtrain.store.publish import exists, read_json
 from slurmtrain.store.rundir import RunDir
 
+_LAST = 32503680000.0  # the year 3000
+
 
 @dataclass(frozen=True, slots=True)
 class RemoteCopy:
@@ -63,7 +65,7 @@ def read_copy(run: RunDir, spec: Spec | None) -> RemoteCopy | None:
     return RemoteCopy(
         f"{spec.ship.url}/{run.run_id}",
         complete,
-        state.looked_at if known and state.looked_at else None,
+        _time(state.looked_at) if known else None,
         len(items),
         len(missing),
         sum(missing),
@@ -83,10 +85,13 @@ def _read_left(run: RunDir) -> RemoteCopy | None:
     with contextlib.suppress(StoreError):
         left = (read_json(run.pruned_file) or {}).get("remote_copy")
         if isinstance(left, dict) and left.get("url"):
-            at = left.get("looked_at")
-            known = float(at) if isinstance(at, int | float) else None
-            return RemoteCopy(str(left["url"]), left.get("complete") is True, known)
+            return RemoteCopy(str(left["url"]), left.get("complete") is True, _time(left.get("looked_at")))
     return None
+
+
+def _time(at: object) -> float | None:
+    """None for what is no time, whatever a damaged file says."""
+    return float(at) if isinstance(at, int | float) and 0 < at < _LAST else None
 
 
 def _missing(entry: Entry | None, item: Item) -> int | None:

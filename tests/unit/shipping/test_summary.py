@@ -73,6 +73,16 @@ def test_a_storage_that_refuses_is_told(tmp_path: Path) -> None:
     assert "the credentials have expired" in _explained(run)
 
 
+@pytest.mark.parametrize("at", [float("nan"), 1e300, -5.0, 0.0])
+def test_a_damaged_record_of_the_copy_breaks_nothing(tmp_path: Path, at: float) -> None:
+    run = make_run(tmp_path, f"file://{tmp_path}/remote")
+    _ship(run)
+    state = read_state(run.ship)
+    write_state(run.ship, type(state)(state.url, at, problem="x\x1b[2J\ny"))
+    assert "\x1b" not in _explained(run)
+    assert explain_run(run, None, time.time()).to_dict()["remote_copy"]["looked_at"] is None
+
+
 def test_a_run_that_ships_nothing_has_no_copy(tmp_path: Path) -> None:
     run = make_run(tmp_path, None)
     assert read_copy(run, run.read_plan().spec) is None
