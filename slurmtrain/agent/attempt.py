@@ -132,8 +132,8 @@ class AttemptRunner:
         return leave_with(*args, self._slurm, self._record)
 
     def _listen(self) -> None:
-        def on_signal(_number: int, _frame: FrameType | None) -> None:
-            self._watch.on_signal()
+        def on_signal(number: int, _frame: FrameType | None) -> None:
+            self._watch.on_signal(number)
 
         for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT):
             signal.signal(number, on_signal)
@@ -161,7 +161,7 @@ class AttemptRunner:
         primary_done, resumed_from = self._primary_is_done(launch), newest.path if newest else None
         end = read_launch_end(
             launch, stop, code, resumed_from, primary_done=primary_done,
-            offsets=task_offsets(self._spec, self._job.nodes),
+            offsets=task_offsets(self._spec, self._job.nodes), signalled_at=self._watch.hear_out(code),
         )  # fmt: skip
         signalled = self._watch.signalled or self._watch.ended_by_slurm
         write_down(self._job, self._attempt, end, primary_done=primary_done, signalled=signalled)

@@ -74,6 +74,7 @@ class Companion:
         self._asked = False  # by the agent: to stop the training, or for the stacks of its ranks
         self._dumped: set[str] = set()  # launches whose stacks were taken
         self._stop_wanted = False
+        self._stop_launch = ""  # the one that is to stop
         self._terminated_at: float | None = None
         self._dismissed = False
         self._wake = Wake()
@@ -97,13 +98,12 @@ class Companion:
             if self._fence.closed:
                 return self._end_as_ghost()
             if self._dismissed:
-                self._beats.remove()
-                return self._end_as_ghost() if self._fence.look_now() else 0
+                return self._leave_dismissed()
             self._see_to_lost_tasks()
             self._scenes.hear(self._words.read())
             if self._asked:
                 self._asked = False
-                self._stop_wanted = not self._dump_stacks() or self._stop_wanted
+                self._hear_request()
             if self._terminated_at is not None:
                 self._scenes.on_term()
             if self._stop_wanted:
@@ -116,6 +116,15 @@ class Companion:
                 self._report("here")
             self._wake.sleep(_TICK_S, self._words.fileno)
 
+    def _hear_request(self) -> None:
+        """The agent wants stacks, or the ranks to stop; or a person did `scancel -s USR2`: the ranks have heard it."""
+        if self._dump_stacks():
+            return
+        if self._agent.is_here and not exists(self._attempt.stop_file):
+            self._agent.tell()
+        else:
+            self._stop_wanted = True
+
     def _dump_stacks(self) -> bool:
         """Whether the agent had asked for the stacks of the running launch; they are then in the log."""
         ranks = self._ranks()
@@ -127,6 +136,13 @@ class Companion:
         self._dumped.add(key)
         dump_stacks(ranks, folder, self._node, at, self._beats.read(ranks))
         return True
+
+    def _leave_dismissed(self) -> int:
+        """By the agent, by a younger companion, or by a person with `scancel -s USR1`."""
+        self._beats.remove()
+        if not find_companions(self._raw_job_id):
+            self._agent.tell()
+        return self._end_as_ghost() if self._fence.look_now() else 0
 
     def _end_as_ghost(self) -> int:
         """A later attempt runs: what is left of this one on this node must not go on writing checkpoints."""
@@ -141,10 +157,12 @@ class Companion:
             tell(event, launch, self._node)
 
     def _deliver(self, already: set[int]) -> set[int]:
-        """Each process hears the signal once, also one that starts to listen only now."""
+        """Each process of the launch hears the signal once, also one that starts to listen only now."""
         if self._signal is None:
             return set()
-        waiting = [p for p in self._ranks() if p.pid not in already]
+        ranks = self._ranks()
+        self._stop_launch = self._stop_launch or newest_launch(ranks)
+        waiting = [p for p in ranks if p.pid not in already and p.launch == self._stop_launch]
         return set(send_stop_signal(waiting, self._signal))
 
     def _may_leave(self, terminated_at: float) -> bool:
@@ -202,7 +220,7 @@ def take_over_node(job_id: str) -> bool:
 
 
 class _AgentProcess:
-    """The agent, if it runs on this node: USR1 tells it that Slurm ended the steps."""
+    """The agent, if it runs on this node: USR1 tells it that a signal came to the steps which it had not sent."""
 
     def __init__(self, env: Mapping[str, str], node: str) -> None:
         pid, _, host = env.get("SLURMTRAIN_AGENT", "").partition("@")

@@ -8,6 +8,7 @@ so the clock decides about the time limit, not the signal.
 from __future__ import annotations
 
 import dataclasses
+import signal
 import time
 from dataclasses import dataclass
 
@@ -26,6 +27,7 @@ _ASK_INTERVAL_S = 3.0  # between questions to Slurm, however many signals arrive
 _REFRESH_BEFORE_S = 60.0  # before the end is near: an administrator may have moved it, a suspended job's end moves too
 _MIN_RESERVE_S, _MAX_RESERVE_S = 5.0, 20.0
 _TRANSIENT_S, _MAX_TRANSIENT = 1.0, 60
+_WORD_S, _POLL_S = 0.5, 0.05  # how long a companion's word may take that a signal came to its step
 PATIENCE_S = 600.0  # so long the job waits for a Slurm that does not answer (a restart of slurmctld takes minutes)
 
 
@@ -56,13 +58,26 @@ class StopWatch:
         self._lead = float(warning_lead_s(self._spec))
         self._refresh_at = self._next_refresh()
         self._signalled = False
+        self._told_at: float | None = None
         self._ended_by_slurm = False
         self._next_file_look = 0.0
         self._next_question = 0.0
 
-    def on_signal(self) -> None:
-        """Something told us to look: Slurm's warning, or TERM to the script or to the steps."""
+    def on_signal(self, number: int) -> None:
+        """Something told us to look: Slurm's warning, or a signal to the script or, which USR1 tells, to the steps."""
         self._signalled = True
+        if number == signal.SIGUSR1:
+            self._told_at = time.time()
+
+    def hear_out(self, code: int) -> float | None:
+        """When a signal from outside came to the steps last, by ``scancel --signal``; None where none did.
+
+        A launch that ended well may have left for it a moment ago: the companion's word is waited for.
+        """
+        deadline = time.monotonic() + _WORD_S
+        while code == 0 and self._told_at is None and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        return self._told_at
 
     @property
     def signalled(self) -> bool:

@@ -18,7 +18,7 @@ from slurmtrain.agent.record import Record
 from slurmtrain.agent.saving import describe_saving
 from slurmtrain.agent.say import say
 from slurmtrain.agent.stops import StopReason, is_ours, is_preempted, look_patiently
-from slurmtrain.checkpoints.find import find_newest
+from slurmtrain.checkpoints.find import Found, find_newest
 from slurmtrain.core.components import task_offsets
 from slurmtrain.core.decision import Action, Decision, RunState
 from slurmtrain.core.diagnosis.model import Diagnosis
@@ -36,6 +36,7 @@ from slurmtrain.slurm.client import JobRecord, SlurmClient
 from slurmtrain.store.rundir import HEARTBEAT, AttemptDir
 
 _NO_FAILURE = Diagnosis("no_failure", "none", retryable=False, action="none")  # nothing is looked for in the log
+BY_A_SIGNAL = "signal"  # why it left: somebody signalled its steps, and Slurm goes on with the job
 BY_SLURM = "slurm"  # why a launch ended while Slurm took the job away: a requeue, a cancel, a preemption, a lost node
 
 
@@ -48,6 +49,7 @@ class LaunchEnd:
     exit_code: int
     resumed_from: Path | None
     rank_exits: tuple[RankExit, ...] = ()  # in the order in which srun told of them
+    signalled_at: float | None = None  # when somebody, not we, signalled the steps last; seconds since the epoch
 
     @property
     def own_code(self) -> int:
@@ -63,6 +65,7 @@ def read_launch_end(
     *,
     primary_done: bool,
     offsets: Mapping[str, int] | None = None,
+    signalled_at: float | None = None,
 ) -> LaunchEnd:
     """The end of a launch from srun's exit code and srun's words.
 
@@ -74,7 +77,7 @@ def read_launch_end(
         code = 0
     elif code == 0 and words.lost_a_node:
         code = 1
-    return LaunchEnd(launch, stop, code, resumed_from, words.rank_exits)
+    return LaunchEnd(launch, stop, code, resumed_from, words.rank_exits, signalled_at)
 
 
 def write_down(job: JobContext, attempt: AttemptDir, end: LaunchEnd, *, primary_done: bool, signalled: bool) -> None:
@@ -123,11 +126,11 @@ def judge_launch(job: JobContext, end: LaunchEnd, slurm: SlurmClient, record: Re
     log = _log_of(launch)
     seen = look_patiently(slurm, job.job_id)
     ours = seen is not None and is_ours(seen, job.restart_count)
-    reason = _stop_reason(job, end, seen, ours=ours)
     done, newest = job.run.is_done(), find_newest(job.run.path, spec.checkpoint)
+    reason = _stop_reason(job, end, seen, ours=ours) or (BY_A_SIGNAL if _left_for_a_signal(end, newest) else None)
     saved = ""
     if reason not in (None, "metric") and not done:
-        saved = describe_saving(newest, launch.started_at, _asked_at(record), ended_at)
+        saved = describe_saving(newest, launch.started_at, _asked_at(record) or end.signalled_at, ended_at)
         say(saved)
     record.launch_ended(
         launch.number,
@@ -216,6 +219,17 @@ def _stop_reason(job: JobContext, end: LaunchEnd, seen: JobRecord | None, *, our
     if is_preempted(seen):
         return "preempted"
     return BY_SLURM if seen is not None and not ours else None
+
+
+def _left_for_a_signal(end: LaunchEnd, newest: Found | None) -> bool:
+    """Whether exit code 0 means "saved and left", as after `scancel -s USR2`: something was saved since the signal.
+
+    Where the training had in truth finished it ends at once when it is started again.
+    """
+    asked_at = end.signalled_at
+    if end.exit_code != 0 or asked_at is None or asked_at < end.launch.started_at or newest is None:
+        return False
+    return newest.modified >= asked_at - 1
 
 
 def _known_reason(job: JobContext, end: LaunchEnd) -> str | None:

@@ -110,6 +110,8 @@ def _decide_without_ladder(run: Run, ending: Ending, retry: Retry) -> Decision |
     reason = ending.stop_reason if ending.stop_reason in CONTINUES else ending.cause
     if reason in CONTINUES:
         return _continue(run, ending, reason, retry)
+    if ending.stop_reason == "signal":
+        return _start_again(ending)
     if ending.exit_code == 0 and ending.stop_reason is None:
         return Decision(Action.COMPLETE, RunState.COMPLETED, "no_failure", "every rank ended with exit code 0")
     if ending.exit_code == DO_NOT_RETRY:
@@ -117,6 +119,14 @@ def _decide_without_ladder(run: Run, ending: Ending, retry: Retry) -> Decision |
     if ending.outcome == "FailJob":
         return _stop(ending, f"a rule of yours ends the run: {ending.sentence}")
     return None
+
+
+def _start_again(ending: Ending) -> Decision:
+    """Somebody signalled the training's steps, and it saved and left; nothing wants the nodes."""
+    reason = "a signal that was not slurmtrain's made the training save and leave: goes on from its checkpoint"
+    if ending.script_alive:
+        return Decision(Action.RESTART_IN_PLACE, RunState.RUNNING, "no_failure", reason)
+    return Decision(Action.REQUEUE, RunState.PENDING, "no_failure", reason)
 
 
 def _continue(run: Run, ending: Ending, reason: str, retry: Retry) -> Decision:

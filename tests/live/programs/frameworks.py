@@ -2,12 +2,14 @@
 """Trainings with Lightning, the Hugging Face Trainer and accelerate as their users write them, with our helper.
 
 All else is at the default of both sides; in particular Lightning's own support for Slurm is on. A start writes a line.
+A file ``finish`` makes the steps that are left quick, a file ``die`` kills the process.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -17,7 +19,7 @@ import slurmtrain_training as st
 import torch
 from torch import nn
 
-STEPS, PACE_S = 60, 0.5
+STEPS, PACE_S = 400, 0.4
 
 
 def started(step: int) -> None:
@@ -31,11 +33,20 @@ class Rows(torch.utils.data.Dataset):  # type: ignore[type-arg]
         return STEPS
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        time.sleep(PACE_S)
+        if not Path("finish").exists():
+            time.sleep(PACE_S)
+        if Path("die").exists():
+            Path("die").unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
         return {"points": torch.full((4,), index / STEPS), "labels": torch.tensor(index % 2)}
 
 
-def train_lightning() -> None:
+def train_alone() -> None:
+    """Without a word of slurmtrain: Lightning saves, requeues and resumes by itself."""
+    train_lightning(alone=True)
+
+
+def train_lightning(*, alone: bool = False) -> None:
     import lightning.pytorch as pl
 
     class Module(pl.LightningModule):
@@ -56,10 +67,12 @@ def train_lightning() -> None:
 
     trainer = pl.Trainer(
         accelerator="cpu", devices=1, max_epochs=1, logger=False, enable_progress_bar=False,
-        callbacks=[st.lightning_callback()], default_root_dir=st.checkpoint_dir(),
+        callbacks=[] if alone else [st.lightning_callback()], default_root_dir=st.checkpoint_dir(),
     )  # fmt: skip
     print(f"cluster environment: {type(trainer._accelerator_connector.cluster_environment).__name__}", flush=True)
-    trainer.fit(Module(), torch.utils.data.DataLoader(Rows(), batch_size=1), ckpt_path=st.resume_from())
+    trainer.fit(
+        Module(), torch.utils.data.DataLoader(Rows(), batch_size=1), ckpt_path=None if alone else st.resume_from()
+    )
 
 
 def train_trainer() -> None:

@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-PROGRAMS = ("trainer.py", "errors.py", "ddp.py", "ddp_hangs.py", "formats.py", "frameworks.py", "unreliable.sh")
+PROGRAMS = (
+    "trainer.py",
+    "errors.py",
+    "ddp.py",
+    "ddp_hangs.py",
+    "double.py",
+    "formats.py",
+    "frameworks.py",
+    "unreliable.sh",
+)
 SEED = "0" * 16
 
 

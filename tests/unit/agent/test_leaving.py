@@ -201,7 +201,7 @@ def test_a_signal_that_slurm_did_not_explain_is_not_forgotten(scene: Scene, monk
     start = scene.slurm.observe([scene.job_id]).jobs[scene.job_id].start_time
     monkeypatch.setattr(stops.time, "time", lambda: start.timestamp() if start else 0.0)
     watch = StopWatch(scene.job, scene.slurm)
-    watch.on_signal()
+    watch.on_signal(signal.SIGUSR2)
     scene.slurm.inject(FaultKind.UNAVAILABLE, "observe")
     assert watch.check() is None
     assert watch.signalled

@@ -128,6 +128,13 @@ def test_a_cancel_is_left_alone() -> None:
     assert after_one("user_cancelled").action is Action.LEAVE
 
 
+def test_who_left_for_a_signal_of_somebody_elses_goes_on() -> None:
+    """`scancel -s USR2`: exit code 0 means "saved", and nothing wants the nodes."""
+    decision = after_one("no_failure", stop_reason="signal", exit_code=0)
+    assert (decision.action, decision.budget, decision.exclude) == (Action.RESTART_IN_PLACE, "none", ())
+    assert after_one("no_failure", stop_reason="signal", exit_code=0, script_alive=False).action is Action.REQUEUE
+
+
 def test_exit_93_is_not_tried_again() -> None:
     assert after_one("nccl_timeout", exit_code=93).action is Action.STOP
 
