@@ -44,6 +44,11 @@ class LiveRun:
     def newest_step(self) -> int:
         return int(read_newest_checkpoint(self.checkpoints)["step"])
 
+    @property
+    def ended(self) -> bool:
+        """Whether somebody has decided that the run does not go on."""
+        return any(decision["action"] not in ("requeue", "restart_in_place") for decision in self.decisions())
+
     def wait_started(self, launches: int = 1, timeout_s: float = 60) -> None:
         wait_until(lambda: len(self.starts()) >= launches, timeout_s, f"launch {launches} of {self.run_id} starts")
 

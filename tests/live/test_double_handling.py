@@ -2,56 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
-from cluster import Cluster, wait_until
-from programs.place import place_programs
-from runs import LiveRun, submit, trainer
-
-from slurmtrain import training
+from cluster import Cluster
+from own_starts import drain, finish, place, starts, wait_starts
+from runs import submit, trainer
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.native_only]
 NO_RETRIES = {"requeues": 0, "in_place": 0}
 
 
-def place(store: Path, name: str) -> str:
-    programs = place_programs(store)
-    helper = Path(shutil.copy(training.__file__, programs / "slurmtrain_training.py"))
-    os.chown(helper, store.stat().st_uid, store.stat().st_gid)
-    return str(programs / name)
-
-
-def starts(run: LiveRun) -> list[dict[str, Any]]:
-    path = run.workdir / "starts.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def wait_starts(run: LiveRun, number: int) -> None:
-    """Until so many trainings have begun, and the newest has come some steps further."""
-    wait_until(
-        lambda: len(starts(run)) >= number or "decision: hold" in run.log(), 240, f"start {number} of {run.run_id}"
-    )
-    assert len(starts(run)) >= number, run.log()[-4000:]
-    steps = run.log().count(" loss ")
-    wait_until(lambda: run.log().count(" loss ") >= steps + 5, 60, "steps are made")
-
-
-def drain(cluster: Cluster, run: LiveRun) -> None:
-    (bad,) = cluster.job(run.job_id).nodes  # type: ignore[union-attr]
-    cluster.slurm("scontrol", "update", f"NodeName={bad}", "State=DRAIN", "Reason=test")
-
-
-def finish(run: LiveRun) -> None:
-    (run.workdir / "finish").touch()
-    run.wait_state("Completed", "Failed", "Held", "Stopped", timeout_s=240)
-
-
-def notes(run: LiveRun, cluster: Cluster, store: Path) -> str:
+def notes(cluster: Cluster, store: Path) -> str:
     """What ``render`` says about the same job file."""
     done = cluster.as_user("slurmtrain", "render", str(store / "t.yaml"), env={"SLURMTRAIN_STORE": str(store)})
     assert done.returncode == 0, done.stderr
@@ -77,7 +39,7 @@ def test_submitit_requeues_by_itself_and_slurmtrain_does_not_once_more(
     decision = run.decisions()[0]
     assert (decision["action"], decision["cause"], decision["budget"]) == ("requeue", "drain", "none")
     assert "the training requeued the job itself" in decision["reason"]
-    assert "submitit saves and requeues its job itself when it gets USR2" in notes(run, cluster, store)
+    assert "submitit saves and requeues its job itself when it gets USR2" in notes(cluster, store)
 
 
 @pytest.mark.nodes(2)
@@ -99,7 +61,7 @@ def test_torchrun_restarts_its_ranks_and_slurmtrain_requeues_once(
     assert [row["launch"] for row in starts(run)] == ["0.0", "0.0", "1.0"], "the second by torchrun alone"
     assert starts(run)[2]["step"] > 0
     assert [(d["action"], d["cause"]) for d in run.decisions()] == [("requeue", "drain"), ("complete", "no_failure")]
-    assert "--max_restarts=3 starts a failed training 3 more times" in notes(run, cluster, store)
+    assert "--max_restarts=3 starts a failed training 3 more times" in notes(cluster, store)
 
 
 @pytest.mark.nodes(2)
@@ -122,7 +84,7 @@ def test_lightning_requeues_on_its_signal_and_slurmtrain_does_not_once_more(
     assert 0 < starts(run)[1]["step"] < starts(run)[2]["step"], "Lightning had saved each time"
     assert [(d["action"], d["cause"]) for d in run.decisions()][:2] == [("requeue", "drain"), ("requeue", "preempted")]
     assert "requeued by its training or by a person" in run.decisions()[1]["reason"]
-    assert "Lightning requeues the job itself when it gets USR1" in notes(run, cluster, store)
+    assert "Lightning requeues the job itself when it gets USR1" in notes(cluster, store)
 
 
 @pytest.mark.parametrize("name", ["USR2", "TERM"])

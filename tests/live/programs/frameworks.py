@@ -92,7 +92,7 @@ def train_trainer() -> None:
             started(state.global_step)
 
     args = TrainingArguments(
-        output_dir=str(st.checkpoint_dir()), per_device_train_batch_size=1, max_steps=STEPS, logging_steps=5,
+        output_dir=str(st.checkpoint_dir()), per_device_train_batch_size=1, max_steps=STEPS, logging_steps=1,
         report_to=[], use_cpu=True,
     )  # fmt: skip
     trainer = Trainer(Model(), args, train_dataset=Rows(), callbacks=[Note(), st.trainer_callback()])
