@@ -21,7 +21,7 @@ _LABEL = re.compile(r" {0,7}(\d{1,6}):(?: |$)")
 # `srun --label` of a heterogeneous step whose tasks have no common numbers (write_labelled_message.c): P1 0: …
 _HET_LABEL = re.compile(r"P(\d{1,3}) {1,7}(\d{1,6}):(?: |$)")
 HET_STRIDE = 1_000_000  # the label of task N of component C is (C + 1) * HET_STRIDE + N: it names a stream, not a rank
-# A node's slurmstepd speaks through the stream of its first task (`2: slurmstepd-n2: error: …`): that is no word of the rank.
+# A node's slurmstepd speaks through the stream of its first task (`2: slurmstepd-n2: error: …`): no word of the rank.
 _STEP_DAEMON = re.compile(r"slurmstepd(?:-([A-Za-z0-9][\w.-]{0,63}))?: ")
 _RANK = re.compile(r"[\[(<](?:[Gg]lobal[ _]?)?(?:rank|Rank|RANK)[ :_=]{0,2}(\d{1,6})(?:/\d+)?[\])>]:?[ \t]?")
 _TEE = re.compile(r"\[([A-Za-z_][A-Za-z_-]{1,30})(\d{1,5})\]:")
