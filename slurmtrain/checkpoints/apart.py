@@ -6,17 +6,18 @@ may take the agent along.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
-from slurmtrain.checkpoints.check import CHEAP_S, check
+from slurmtrain.checkpoints.check import CHEAP_S, MEMORY_BYTES, check
 from slurmtrain.checkpoints.model import Health, Verdict
 
-MEMORY_BYTES = 4 << 30
 _ROOT = Path(__file__).parents[2]  # the source tree, site-packages, or the agent's archive
 _CHILD = "import sys; sys.path.insert(0, sys.argv[1]); from slurmtrain.checkpoints.apart import main; main()"
 
@@ -46,27 +47,31 @@ def check_apart(
     try:
         answer, _ = child.communicate(json.dumps(order).encode(), timeout=limit_s)
     except subprocess.TimeoutExpired:
-        child.kill()  # not waited for: what hangs in the kernel does not die
+        with contextlib.suppress(OSError):
+            os.killpg(child.pid, signal.SIGKILL)  # not waited for: what hangs in the kernel does not die
         return Verdict(Health.UNREADABLE, "", f"{path.name} could not be read within {limit_s:.0f} s")
-    died_of = Health.UNREADABLE if own is not None and own.is_file() else Health.CORRUPT  # of our code, or of theirs
-    return _read(answer, path, child.returncode, died_of)
+    return _read(answer, path, child.returncode)
 
 
-def _read(answer: bytes, path: Path, code: int, died_of: Health) -> Verdict:
+def _read(answer: bytes, path: Path, code: int) -> Verdict:
+    """A check that died says nothing about it: a full node, a job that ends, a Python that does not start."""
     try:
         found = json.loads(answer)
         return Verdict(Health(found["health"]), found["format"], found["detail"], found["step"], found["deep"])
     except (ValueError, KeyError, TypeError):
-        return Verdict(died_of, "", f"{path.name} cannot be checked: the check of it ended with exit code {code}")
+        return Verdict(
+            Health.UNREADABLE, "", f"{path.name} cannot be checked: the check of it ended with exit code {code}"
+        )
 
 
 def main() -> None:
     """The child: one order on standard input, one verdict on standard output."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _limit(resource.RLIMIT_AS, MEMORY_BYTES)
+    _limit(resource.RLIMIT_CORE, 0)
     order = json.load(sys.stdin)
     own = Path(order["own"]) if order["own"] else None
-    answer, sys.stdout = sys.stdout, sys.stderr  # what a format of the run's own prints is no verdict
+    answer = os.fdopen(os.dup(1), "w")  # what a format of the run's own prints, or starts, is no verdict
+    os.dup2(2, 1)
     found = check(
         Path(order["path"]), deep=order["deep"], marker=order["marker"], parts=frozenset(order["parts"]), own=own
     )
@@ -78,4 +83,12 @@ def main() -> None:
         "step": found.step,
         "deep": found.deep,
     }
-    json.dump(shown, answer)
+    with answer:
+        json.dump(shown, answer)
+
+
+def _limit(kind: int, most: int) -> None:
+    """At most so much; a hard limit that is lower (``ulimit -v``, Slurm's VSizeFactor) stays as it is."""
+    hard = resource.getrlimit(kind)[1]
+    lowest = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(kind, (lowest, lowest))

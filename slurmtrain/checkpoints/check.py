@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import stat
 import time
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from slurmtrain.checkpoints.own import load_own
 
 CHEAP_BYTES = 64 << 20  # that are read for checksums without being asked
 CHEAP_S = 10.0
+MEMORY_BYTES = 4 << 30  # that a check may take
 _HEAD = 4096
 _MAX_FILES = 20_000  # of one folder that are looked at
 _ZIP_END = b"PK\x05\x06"
@@ -83,13 +85,17 @@ def check(
     except FileNotFoundError as exc:
         return Verdict(Health.INCOMPLETE, name, f"{Path(str(exc.filename or path)).name} is gone", reading.step)
     except MemoryError:
-        return Verdict(
-            Health.CORRUPT, name, f"{path.name} asks for more memory than any checkpoint needs to be checked"
-        )
+        return _too_much(path, name)
     except OSError as exc:
         return Verdict(Health.UNREADABLE, name, f"{path.name} cannot be read: {exc.strerror or exc}")
     known = known or marker is not None
     return Verdict(Health.VALID if known else Health.UNKNOWN, name, "", reading.step, deep and reading.complete)
+
+
+def _too_much(path: Path, name: str) -> Verdict:
+    if 0 <= resource.getrlimit(resource.RLIMIT_AS)[0] < MEMORY_BYTES:
+        return Verdict(Health.UNREADABLE, name, f"{path.name} cannot be checked with the memory that is allowed here")
+    return Verdict(Health.CORRUPT, name, f"{path.name} asks for more memory than any checkpoint needs to be checked")
 
 
 def _trust(form: Format, entry: Entry, reading: Reading) -> bool:

@@ -53,7 +53,7 @@ def _guarded(name: str, call: Callable[[Entry], Any]) -> Callable[[Entry], Any]:
     def run(entry: Entry) -> Any:
         try:
             return call(entry)
-        except (Incomplete, Corrupt, OSError, MemoryError):
+        except (Incomplete, Corrupt, OSError):
             raise
         except (Exception, SystemExit) as exc:
             raise UnsureError(0, f"the format {name} failed on it: {type(exc).__name__}: {exc}") from exc

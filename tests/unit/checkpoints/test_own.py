@@ -62,7 +62,14 @@ def test_a_launch_resumes_from_what_it_lets_pass(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    ["raise ValueError('oh')", "import os; os._exit(3)", "print('{}'); return 7", "1 / 0", "exit(0)"],
+    [
+        "raise ValueError('oh')",
+        "import os; os._exit(3)",
+        "print('{}'); return 7",
+        "1 / 0",
+        "exit(0)",
+        "bytearray(1 << 40)",
+    ],
 )
 def test_a_format_that_fails_says_nothing_about_the_checkpoint(body: str, tmp_path: Path) -> None:
     own = kept(tmp_path, bad=f"def matches(path): return True\ndef check(path, deep):\n    {body}\n")
