@@ -199,7 +199,10 @@ def _stage_ended(run: Run, event: ev.StageEnded) -> Run:
 
 
 def _launch_started(run: Run, event: ev.LaunchStarted) -> Run:
+    known = find_attempt(run, event.attempt)
     changed = _with_launch(run, event, started=event)
+    if known is not None and known.decision is not None:
+        return changed  # sorted behind the decision about its attempt, whose writer could not read the journal
     return _to(changed, RunState.RUNNING, event, f"launch {event.launch} of attempt {event.attempt}")
 
 

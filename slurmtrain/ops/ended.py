@@ -119,10 +119,11 @@ def _is_of(attempt: Attempt, job_id: JobId) -> bool:
 def _from_files(run: RunDir, state: Run, job_id: JobId, preempt_mode: str) -> Execution | None:
     """No accounting, and slurmctld has forgotten the job: what the script wrote, and what was seen last."""
     seen = state.job if state.job is not None and state.job.job_id == str(job_id) else None
-    if seen is not None and is_terminal(word := parse_job_state(seen.state), requeue=False):
-        return Execution(seen.restart_count, word, None, seen.nodes)
     attempts = [a for a in state.attempts if _is_of(a, job_id)]
     last = max(attempts, key=_restart_count) if attempts else None
+    newest = seen is not None and (last is None or _restart_count(last) <= seen.restart_count)
+    if seen is not None and newest and is_terminal(word := parse_job_state(seen.state), requeue=False):
+        return Execution(seen.restart_count, word, None, seen.nodes)
     if seen is not None and (last is None or _restart_count(last) < seen.restart_count):
         return _unrecorded(run, state, job_id, seen.restart_count, seen)
     if last is None:

@@ -131,10 +131,11 @@ class PySlurmClient:
         script: Path,
         *,
         options: Sequence[str] = (),
+        arguments: Sequence[str] = (),
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
     ) -> JobId:
-        return self._commands.submit(script, options=options, cwd=cwd, env=env)
+        return self._commands.submit(script, options=options, arguments=arguments, cwd=cwd, env=env)
 
     def check_submit(self, script: Path, *, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> str:
         return self._commands.check_submit(script, cwd=cwd, env=env)

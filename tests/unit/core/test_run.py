@@ -104,6 +104,14 @@ def test_what_another_host_could_not_see_and_notes_once_more_changes_nothing() -
     assert run.attempts[0].started == STARTED
 
 
+def test_a_launch_that_is_sorted_behind_the_decision_about_its_attempt_moves_nothing_back() -> None:
+    """Who took over could not read the journal, and numbered its events as if there had been none."""
+    held = decided(Action.HOLD, RunState.HELD, launch=1)
+    run = fold([CREATED, SUBMITTED, STARTED, held, dataclasses.replace(STARTED, at=1.5), LAUNCHED, job("RUNNING")])
+    assert run.state is RunState.HELD
+    assert run.attempts[0].launches[0].started == LAUNCHED
+
+
 def test_an_end_is_the_last_state_whoever_wakes_up_later() -> None:
     stopped = decided(Action.STOP, RunState.STOPPED)
     late = [decided(Action.REQUEUE, RunState.PENDING), SUBMITTED, LAUNCHED]

@@ -81,15 +81,25 @@ def _nobody_can_know_of_the_cancel(world: World) -> bool:
     What is left then looks as if the script had been killed. Whoever looks once, while it waits or is CANCELLED, knows.
     """
     job, restart = world.cancelled
+    if _was_never_heard_of(world, job):
+        return True
     if world.options.accounting or f"{job}r{restart - 1}" not in world.cut_off:
         return False
     seen = (event for event in read_journal(world.run.journal) if isinstance(event, JobSeen))
     return not any(event.job_id == job and event.restart_count >= restart for event in seen)
 
 
+def _was_never_heard_of(world: World, job: str) -> bool:
+    """The reply to its submission was lost, nobody saw it or let it in, and Slurm forgets its jobs within a minute."""
+    seen = {getattr(event, "job_id", None) for event in read_journal(world.run.journal)}
+    return job not in {*seen, *world.run.read_submissions().values()} and world.options.min_job_age < 60
+
+
 def _attempts_and_decisions(world: World) -> list[str]:
     found = []
     attempts = world.run.read_attempts()
+    # Who stops a run decides about the newest attempt that a faulty store lets be seen; the run has ended all the same.
+    stopped = world.hostile and world.stop_asked_at is not None and world.state.state is RunState.STOPPED
     owners: dict[tuple[str, object], int] = {}
     for attempt in attempts:
         owner = attempt.read_owner()
@@ -100,7 +110,7 @@ def _attempts_and_decisions(world: World) -> list[str]:
         if key in owners:
             found.append(f"attempts {owners[key]} and {attempt.number} are both of execution {key}")
         owners[key] = attempt.number
-        if attempt.read_decision() is None:
+        if attempt.read_decision() is None and not stopped:
             found.append(f"attempt {attempt.number} was never decided about")
     # A gate that cannot write the store for a while lets the training run without a record.
     trained = {
@@ -120,7 +130,13 @@ def _checkpoints_are_used(world: World) -> list[str]:
     late = world.machine.faults.late_s
     every = trainings(world)
     for training in every:
-        earlier = [t for t in every if t.ended is not None and t.ended < training.started - late - 1]
+        earlier = [
+            t
+            for t in every
+            if t.ended is not None
+            and t.ended < training.started - late - 1
+            and not (_was_cut_off(world, t.execution) and t.ended > training.execution.started)
+        ]  # a ghost may save after its successor had looked
         high = max((t.step - t.step % world.cluster.checkpoint_every for t in earlier), default=0)
         if training.began_at_step < high:
             found.append(f"launch {training.launch} began at step {training.began_at_step}, there was {high}")

@@ -424,3 +424,18 @@ def test_an_execution_that_its_gate_turned_away_is_no_attempt_although_the_journ
     world.look()
     assert len(world.run.read_attempts()) == 1
     assert fold(read_journal(world.run.journal)).state is state
+
+
+def test_the_end_that_was_seen_last_is_not_that_of_an_execution_that_began_since(world: World) -> None:
+    """Without accounting: a watcher requeued the job and died, its next execution was lost and forgotten."""
+    world.start()
+    for restart in (0, 1):
+        started = ev.AttemptStarted(
+            at=2 + restart, who="gate", attempt=restart, job_id="1", restart_count=restart, host="n1", nodes="n1"
+        )
+        world.journal.append(started)
+    world.journal.append(ev.JobSeen(at=2.5, who="watcher", attempt=0, job_id="1", restart_count=0, state="FAILED"))
+    observation = Observation(datetime.now(timezone.utc), {}, {}, accounting=False)
+    end = find_execution_end(world.run, fold(read_journal(world.run.journal)), world.job, observation)
+    assert end is not None
+    assert end.restart_count == 1
