@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from slurmtrain.core.constraint import Part, can_run
 from slurmtrain.core.decision import Decision
 from slurmtrain.core.run import Run
 from slurmtrain.core.spec import Retry
@@ -39,21 +40,23 @@ def avoided_now(run: Run, retry: Retry, now: float, deciding: Decision | None = 
 
 
 def choose_excluded(
-    avoided: Sequence[Avoided], *, needed: set[str], usable: set[str], known: set[str], theirs: set[str], wanted: int
+    avoided: Sequence[Avoided], *, needed: set[str], parts: Sequence[Part], known: set[str], theirs: set[str]
 ) -> list[str]:
-    """Those of ``avoided`` that can be kept out, as many as the partition can spare, the newest evidence first.
+    """Those of ``avoided`` that can be kept out, as many as the job can spare, the newest evidence first.
 
     Never one that the request names (``needed``), nor one that Slurm does not know any more (it would refuse the whole
-    list). ``usable`` are the nodes that could run the job, ``theirs`` those that its user keeps out, ``wanted`` is the
-    number of nodes that the job asks for.
+    list). ``parts`` are the job's components with the nodes that could run each; ``theirs`` are the nodes that its
+    user keeps out.
     """
-    left = usable - theirs
+    left = {node for part in parts for node in part.nodes} - theirs
+    wanted = sum(part.wanted for part in parts)
     chosen = []
     for node in (a.node for a in avoided):
         if node in needed or node in theirs or node not in known:
             continue
-        if len(left - {node}) >= wanted:
-            left = left - {node}
+        rest = left - {node}
+        if len(rest) >= wanted and all(can_run(part, rest) for part in parts):
+            left = rest
             chosen.append(node)
     return chosen
 

@@ -85,6 +85,7 @@ class NodeRecord:
     states: frozenset[str]  # words in capitals, e.g. {"IDLE", "DRAIN"}
     reason: str = ""
     partitions: tuple[str, ...] = ()
+    features: frozenset[str] = frozenset()  # what ``--constraint`` may ask for
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ SACCT_FIELDS = (
     "JobID", "JobIDRaw", "State", "ExitCode", "DerivedExitCode", "NodeList", "Submit", "Start", "End", "TimelimitRaw",
     "Reason",
 )  # fmt: skip
-SINFO_FIELDS = ("NodeList", "StateComplete", "Partition", "Reason")
+SINFO_FIELDS = ("NodeList", "StateComplete", "Partition", "Features", "Reason")
 
 
 def _long_format(fields: Sequence[str]) -> str:

@@ -227,11 +227,16 @@ def build_nodes(rows: Iterable[Mapping[str, str]]) -> list[NodeRecord]:
         name, partition = row["NodeList"].strip(), row["Partition"].strip().removesuffix("*")
         if not name:
             continue
-        known = nodes.get(name) or NodeRecord(name, parse_node_states(row["StateComplete"]), parse_text(row["Reason"]))
+        known = nodes.get(name) or _node_record(name, row)
         if partition and partition not in known.partitions:
             known = replace(known, partitions=(*known.partitions, partition))
         nodes[name] = known
     return list(nodes.values())
+
+
+def _node_record(name: str, row: Mapping[str, str]) -> NodeRecord:
+    features = frozenset(word.strip() for word in parse_text(row["Features"]).split(",")) - {""}
+    return NodeRecord(name, parse_node_states(row["StateComplete"]), parse_text(row["Reason"]), features=features)
 
 
 def parse_node_states(text: str) -> frozenset[str]:

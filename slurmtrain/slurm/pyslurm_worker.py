@@ -80,6 +80,7 @@ def load_nodes(pyslurm: Any) -> list[Row]:
             "NodeList": _text(node.name),
             "StateComplete": _text(node.state),
             "Partition": _text(partition),
+            "Features": ",".join(node.available_features or ()),
             "Reason": _text(node.reason),
         }
         for node in pyslurm.Nodes.load().values()

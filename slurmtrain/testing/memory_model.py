@@ -34,6 +34,7 @@ class MemoryNode:
     down: bool = False
     drain: bool = False
     reason: str = ""
+    features: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

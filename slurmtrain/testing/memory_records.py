@@ -84,7 +84,7 @@ def build_node_record(node: MemoryNode, busy_cpus: int, cpus: int, partitions: t
     words = {"DOWN"} if node.down else {"IDLE" if not busy_cpus else "ALLOCATED" if busy_cpus >= cpus else "MIXED"}
     if node.drain:
         words.add("DRAIN")
-    return NodeRecord(node.name, frozenset(words), node.reason, partitions)
+    return NodeRecord(node.name, frozenset(words), node.reason, partitions, node.features)
 
 
 def is_over(job: MemoryJob) -> bool:

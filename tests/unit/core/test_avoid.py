@@ -6,6 +6,7 @@ import pytest
 
 from slurmtrain.core import events as ev
 from slurmtrain.core.avoid import avoided_now, choose_excluded, ever_avoided
+from slurmtrain.core.constraint import Part
 from slurmtrain.core.decision import Action, Decision, RunState, decision_to_dict
 from slurmtrain.core.run import Run, fold
 from slurmtrain.core.spec import Retry
@@ -54,11 +55,13 @@ def test_never_more_than_can_be_spared(
     needed: set[str], usable: set[str], theirs: set[str], wanted: int, chosen: list[str]
 ) -> None:
     avoided = avoided_now(run((3, requeue("n1")), (2, requeue("n2")), (1, requeue("n3"))), Retry(), 10)
-    found = choose_excluded(avoided, needed=needed, usable=usable, known=ALL, theirs=theirs, wanted=wanted)
+    part = Part(dict.fromkeys(usable, frozenset()), wanted)
+    found = choose_excluded(avoided, needed=needed, parts=[part], known=ALL, theirs=theirs)
     assert found == chosen
 
 
 def test_a_node_that_left_the_cluster_is_not_named() -> None:
     """Slurm refuses a whole list for one unknown name."""
     avoided = avoided_now(run((3, requeue("gone", "n1"))), Retry(), 10)
-    assert choose_excluded(avoided, needed=set(), usable=ALL, known=ALL, theirs=set(), wanted=1) == ["n1"]
+    part = Part(dict.fromkeys(ALL, frozenset()), 1)
+    assert choose_excluded(avoided, needed=set(), parts=[part], known=ALL, theirs=set()) == ["n1"]

@@ -10,8 +10,9 @@ import pytest
 from slurmtrain.core import events as ev
 from slurmtrain.core.decision import Action, Decision, RunState, decision_to_dict
 from slurmtrain.core.jobid import JobId
+from slurmtrain.core.nodeset import fold_nodes
 from slurmtrain.core.run import Run, fold
-from slurmtrain.core.spec import Resources, Spec
+from slurmtrain.core.spec import Component, Resources, Spec
 from slurmtrain.ops.exclude import exclude_for_new_job, join_excluded
 from slurmtrain.testing import FaultKind, MemoryConfig, MemorySlurm
 
@@ -80,3 +81,24 @@ def test_a_new_job_gets_the_list_and_no_more_than_can_be_spared(queued: Queued) 
     assert exclude_for_new_job(queued.slurm, every, run, 10) is None
     named = Spec(("x",), resources=Resources(nodes=1, nodelist=names[1]))
     assert exclude_for_new_job(queued.slurm, named, run, 10) == names[0]
+
+
+def test_as_many_nodes_stay_as_fit_the_constraint(queued: Queued) -> None:
+    """Four nodes, two of which have the GPUs that the job asks for: neither can be spared, any other can."""
+    names = sorted(node.name for node in queued.slurm.nodes())
+    for name in names[:2]:
+        queued.slurm.controller.nodes[name].features = frozenset({"h100"})
+    bad = fold([decided(names[0], names[3])])
+    assert queued.join(bad, 10, constraint="h100") == names[3]
+    assert queued.join(bad, 10) == fold_nodes([names[0], names[3]])
+    one = Spec(("x",), resources=Resources(nodes=1, constraint="h100"))
+    assert exclude_for_new_job(queued.slurm, one, bad, 10) == fold_nodes([names[0], names[3]])
+    assert exclude_for_new_job(queued.slurm, one, fold([decided(*names[:2])]), 10) == names[0]
+
+
+def test_each_component_keeps_what_it_asks_for(queued: Queued) -> None:
+    names = sorted(node.name for node in queued.slurm.nodes())
+    queued.slurm.controller.nodes[names[3]].features = frozenset({"big"})
+    job = Spec(("x",), resources=Resources(nodes=2), components=(Component(nodes=1, constraint="big"),))
+    bad = fold([decided(names[3]), decided(names[0], at=5, number=1)])
+    assert exclude_for_new_job(queued.slurm, job, bad, 10) == names[0]

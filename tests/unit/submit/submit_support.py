@@ -30,7 +30,7 @@ open(folder + "/answers", "w").write("\\n".join(answers[1:] or answers))
 (sys.stdout if code == "0" else sys.stderr).write(text + "\\n")
 sys.exit(int(code))
 """
-SINFO = "#!/bin/bash\nprintf 'n1|idle|batch|none\\nn2|idle|urgent|none\\n'\n"
+SINFO = "#!/bin/bash\nprintf 'n1|idle|batch|(null)|none\\nn2|idle|urgent|(null)|none\\n'\n"
 
 
 @dataclass
