@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from slurmtrain.agent.say import say
-from slurmtrain.checkpoints.find import Found, choose, find_all, set_aside, set_aside_broken
-from slurmtrain.checkpoints.pin import bring_back, unpin
+from slurmtrain.checkpoints.find import Choice, Found, choose, find_all, set_aside, set_aside_broken, step_of
+from slurmtrain.checkpoints.model import BROKEN, Health
+from slurmtrain.checkpoints.pin import bring_back, pinned_names, unpin
+from slurmtrain.checkpoints.pointers import mend
 from slurmtrain.core.spec import Checkpoint
 from slurmtrain.errors import StoreError
 from slurmtrain.store.rundir import RunDir
@@ -15,23 +17,47 @@ from slurmtrain.store.rundir import RunDir
 def choose_checkpoint(run: RunDir, checkpoint: Checkpoint) -> Found | None:
     """The newest checkpoint that is whole; broken ones that are newer are set aside, and that is said."""
     choice = choose(run.path, checkpoint)
-    if choice.newest is None and (back := _bring_back(run, checkpoint)):
-        say(f"no checkpoint is left in {checkpoint.dir}: {back}, which had been kept, is there again")
+    _say_gone(choice)
+    if _is_older_than_kept(run, checkpoint, choice) and (back := _bring_back(run, checkpoint)):
+        say(f"{', '.join(back[:3])}, which had been kept from deletion, is there again")
         choice = choose(run.path, checkpoint)
+        for found, verdict in choice.passed_over:
+            if verdict.health in BROKEN and found.path.name in back:
+                unpin(run.path, checkpoint, found.path.name)
     if choice.doubtful and choice.verdict is not None:
         say(f"no checkpoint passes the check ({choice.verdict.detail}); the newest is used all the same")
         return choice.newest
     for path, why in set_aside_broken(choice):
-        say(f"{why}: set aside as {path.name}")
+        say(f"{why}: set aside as {path.parent.name}/{path.name}")
+    if choice.newest is not None and choice.verdict is not None:
+        at = choice.newest.path
+        if name := mend(at.parent, choice.verdict.format, at.name):
+            say(f"{name} named a checkpoint that is not there; it names {at.name} now")
     return choice.newest
 
 
-def _bring_back(run: RunDir, checkpoint: Checkpoint) -> str:
+def _say_gone(choice: Choice) -> None:
+    for _, verdict in choice.passed_over:
+        if verdict.health is Health.GONE:
+            say(f"{verdict.detail}; it is passed over")
+
+
+def _is_older_than_kept(run: RunDir, checkpoint: Checkpoint, choice: Choice) -> bool:
+    """Whether the training has rotated away a better one than is left: it counted broken ones as its newest."""
+    if choice.newest is None:
+        return True
+    if choice.doubtful:
+        return choice.verdict is not None and choice.verdict.health in BROKEN
+    kept = max((step_of(name) or 0 for name in pinned_names(run.path, checkpoint)), default=0)
+    return any(v.health in BROKEN for _, v in choice.passed_over) and kept > (choice.newest.step or 0)
+
+
+def _bring_back(run: RunDir, checkpoint: Checkpoint) -> list[str]:
     try:
-        return ", ".join(bring_back(run.path, checkpoint)[:3])
+        return bring_back(run.path, checkpoint)
     except StoreError as exc:
         say(str(exc))
-        return ""
+        return []
 
 
 def roll_back(run: RunDir, checkpoint: Checkpoint, failed: Path) -> None:

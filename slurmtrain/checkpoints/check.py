@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import stat
@@ -50,6 +51,7 @@ FOLDERS = (
     Format("dcp", dcp.is_dcp, dcp.check_dcp),
     Format("orbax", orbax.is_orbax, orbax.check_orbax),
 )
+_SHARDED = (FOLDERS[1], FOLDERS[3])  # DeepSpeed's, and torch's
 _TENSORFLOW = Format("tensorflow", tensorflow.is_tensorflow, tensorflow.check_tensorflow)
 
 
@@ -78,12 +80,9 @@ def check(
         if marker is not None and not _has_marker(entry, marker):
             raise Incomplete(f"{path.name} has no {marker}, which the training writes last")
         known = _check_entry(entry, form, reading) if ours is None else _trust(ours, entry, reading)
-    except Incomplete as exc:
-        return Verdict(Health.INCOMPLETE, name, str(exc), reading.step)
-    except Corrupt as exc:
-        return Verdict(Health.CORRUPT, name, str(exc), reading.step)
-    except FileNotFoundError as exc:
-        return Verdict(Health.INCOMPLETE, name, f"{Path(str(exc.filename or path)).name} is gone", reading.step)
+        _find_again(entry)
+    except (Incomplete, Corrupt, FileNotFoundError, NotADirectoryError, IsADirectoryError) as exc:
+        return _blame(path, parts, name, exc, reading.step)
     except MemoryError:
         return _too_much(path, name)
     except OSError as exc:
@@ -96,6 +95,37 @@ def _too_much(path: Path, name: str) -> Verdict:
     if 0 <= resource.getrlimit(resource.RLIMIT_AS)[0] < MEMORY_BYTES:
         return Verdict(Health.UNREADABLE, name, f"{path.name} cannot be checked with the memory that is allowed here")
     return Verdict(Health.CORRUPT, name, f"{path.name} asks for more memory than any checkpoint needs to be checked")
+
+
+def _blame(path: Path, parts: frozenset[str], name: str, exc: Exception, step: int | None) -> Verdict:
+    """The verdict about one that is not whole: what is deleted in this moment is not called broken."""
+    if not is_there(path, parts):
+        return Verdict(Health.GONE, name, f"{path.name} was deleted while it was checked", step)
+    if isinstance(exc, OSError):
+        lost = Path(str(exc.filename or path)).name
+        return Verdict(Health.INCOMPLETE, name, f"{path.name} has lost {lost[:80]!r} while it was checked", step)
+    return Verdict(Health.CORRUPT if isinstance(exc, Corrupt) else Health.INCOMPLETE, name, str(exc), step)
+
+
+def is_there(path: Path, parts: frozenset[str] = frozenset()) -> bool:
+    """Whether a checkpoint still has its name, or one of its parts has; True where that cannot be told."""
+    try:
+        return any(os.path.lexists(one) for one in [path, *(path.parent / part for part in parts)])
+    except OSError:
+        return True
+
+
+def _find_again(entry: Entry) -> None:
+    """What was deleted meanwhile is missed: a file that is open can be read to its end all the same.
+
+    Raises ``FileNotFoundError``.
+    """
+    there = {child.name for child in entry.path.iterdir()} if entry.is_dir else entry.names
+    lost = next((name for name in sorted(entry.names) if name not in there), None)
+    if lost is not None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(entry.path / lost))
+    for path in [] if entry.is_dir else [entry.path.parent / name for name in entry.names] or [entry.path]:
+        path.stat()
 
 
 def _trust(form: Format, entry: Entry, reading: Reading) -> bool:
@@ -132,9 +162,28 @@ def _check_entry(entry: Entry, form: Format | None, reading: Reading) -> bool:
     elif not entry.is_dir:
         _refuse_damaged_head(entry)
     known = form is not None
+    if entry.is_dir:
+        known = _check_folders(entry, form, reading) or known
     for path in _files_in(entry.path) if entry.is_dir else ():
         step, reading.step = reading.step, None
         known = _check_part(look(path), reading) or known
+        reading.step = step if step is not None else reading.step
+    return known
+
+
+def _check_folders(entry: Entry, form: Format | None, reading: Reading) -> bool:
+    """Sharded checkpoints within another's, as the Trainer and accelerate keep those of DeepSpeed and of FSDP.
+
+    Whether there is one.
+    """
+    known = False
+    for root, folders, names in _walk(entry.path):
+        part = Entry(root, True, 0, b"", frozenset([*folders, *names]))
+        inner = next((one for one in _SHARDED if one.matches(part)), None)
+        if inner is None or (root == entry.path and form in (*_SHARDED, FOLDERS[0])):
+            continue
+        step, known = reading.step, True
+        inner.check(part, reading)
         reading.step = step if step is not None else reading.step
     return known
 
@@ -164,15 +213,35 @@ def _refuse_damaged_head(entry: Entry) -> None:
 
 
 def _files_in(folder: Path) -> Iterator[Path]:
-    """The files of a checkpoint's folder, three levels deep; ``.distcp`` files are judged by their metadata."""
+    """The files of a checkpoint's folder, three levels deep; ``.distcp`` files and their metadata are judged apart."""
     count = 0
-    for root, folders, names in os.walk(folder):
-        folders[:] = [] if Path(root).relative_to(folder).parts[2:] else sorted(folders)
+    for root, _folders, names in _walk(folder):
         for name in sorted(names):
-            path = Path(root, name)
-            if name.endswith(".distcp") or not path.is_file():
+            path = root / name
+            if name.endswith(".distcp") or name == ".metadata" or not _is_regular(path):
                 continue
             count += 1
             if count > _MAX_FILES:
                 return
             yield path
+
+
+def _walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """The folder and those in it, three levels deep, with the names in each. Raises ``OSError``."""
+    for root, folders, names in os.walk(folder, onerror=_fail):
+        yield Path(root), folders, names
+        folders[:] = [] if Path(root).relative_to(folder).parts[2:] else sorted(folders)
+
+
+def _fail(error: OSError) -> None:
+    raise error
+
+
+def _is_regular(path: Path) -> bool:
+    """Not for a link that leads nowhere. Raises ``OSError``, for a file, too, that is gone since it was listed."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
+        if path.is_symlink():
+            return False
+        raise

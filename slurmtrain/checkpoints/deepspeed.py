@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 from slurmtrain.checkpoints.archive import MAGIC, check_members, open_archive, read_torch_object
@@ -47,8 +48,15 @@ def _check_latest(entry: Entry) -> None:
     mine, tagged = (_NUMBER.findall(name or "") for name in (entry.path.name, tag))
     if tag is None or tag == entry.path.name or not mine or not tagged or int(mine[-1]) <= int(tagged[-1]):
         return
-    if (entry.path.parent / "latest").stat().st_mtime < entry.path.stat().st_mtime:
+    if (written := _time_of(entry.path.parent / "latest")) is not None and written < entry.path.stat().st_mtime:
         raise Incomplete(f"{entry.path.name} is newer than {tag[:80]!r} in latest, which is written last")
+
+
+def _time_of(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return None
 
 
 def _read_states(entry: Entry, name: str, reading: Reading) -> Any:

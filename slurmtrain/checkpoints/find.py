@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -10,6 +12,7 @@ from pathlib import Path
 
 from slurmtrain.checkpoints import tensorflow
 from slurmtrain.checkpoints.apart import check_apart
+from slurmtrain.checkpoints.check import is_there
 from slurmtrain.checkpoints.model import BROKEN, RESUMABLE, Health, Verdict
 from slurmtrain.checkpoints.own import OWN_FORMATS
 from slurmtrain.checkpoints.plain import TENSOR_SUFFIXES
@@ -19,7 +22,9 @@ from slurmtrain.errors import StoreError
 
 _MOST_CHECKED = 10
 _TOO_MANY_BROKEN = 3
-SET_ASIDE = ".set-aside-"
+_LISTINGS = 3  # while checkpoints are deleted under the look at them
+_ASIDE = ".set-aside"  # of a folder
+SET_ASIDE = f"{_ASIDE}-"  # of a name
 _NUMBER = re.compile(r"[0-9]+")
 _UNFINISHED = re.compile(
     r"\..*|.*(?:\.(?:tmp|temp|part|partial|incomplete|lock|writing)|~)|tmp[-_.].*|.*\.orbax-checkpoint-tmp(?:-\d+)?"
@@ -82,22 +87,38 @@ def choose(run_dir: Path, checkpoint: Checkpoint, *, deep: bool = False) -> Choi
     """The newest checkpoint that may be resumed from.
 
     One that cannot be read now is better than none: the training then fails instead of beginning anew. And where one
-    after the other looks broken it is the check that is in doubt.
+    after the other looks broken it is the check that is in doubt. What is deleted meanwhile counts for neither.
     """
+    known: dict[tuple[Path, float], Verdict] = {}
+    for _ in range(_LISTINGS):
+        choice = _choose(run_dir, checkpoint, known, deep=deep)
+        if choice.newest is not None and not is_there(choice.newest.path, choice.newest.parts):
+            continue
+        if choice.newest is not None or not any(v.health is Health.GONE for _, v in choice.passed_over):
+            return choice
+    return Choice(None, None, choice.passed_over)
+
+
+def _choose(run_dir: Path, checkpoint: Checkpoint, known: dict[tuple[Path, float], Verdict], *, deep: bool) -> Choice:
+    """``known``: verdicts of earlier looks at one that was passed over."""
     passed: list[tuple[Found, Verdict]] = []
     own = run_dir / OWN_FORMATS
     for found in find_all(run_dir, checkpoint)[:_MOST_CHECKED]:
         if not checkpoint.check:
             return Choice(found, None)
-        verdict = check_apart(found.path, deep=deep, marker=checkpoint.marker, parts=found.parts, own=own)
-        if verdict.health is Health.UNREADABLE:  # a file system's hiccup must not cost hours of training
-            verdict = check_apart(found.path, deep=deep, marker=checkpoint.marker, parts=found.parts, own=own)
+        verdict = known.get((found.path, found.modified))
+        for _ in range(2):  # a file system's hiccup must not cost hours of training
+            if verdict is None or verdict.health is Health.UNREADABLE:
+                verdict = check_apart(found.path, deep=deep, marker=checkpoint.marker, parts=found.parts, own=own)
+        assert verdict is not None  # noqa: S101 - it was checked
         if verdict.health in RESUMABLE:
             return Choice(found, verdict, tuple(passed))
+        known[found.path, found.modified] = verdict
         passed.append((found, verdict))
     unreadable = next((p for p in passed if p[1].health is Health.UNREADABLE), None)
-    if unreadable is not None or len(passed) >= _TOO_MANY_BROKEN:
-        return Choice(*(unreadable or passed[0]), doubtful=True)
+    broken = [p for p in passed if p[1].health in BROKEN]
+    if unreadable is not None or len(broken) >= _TOO_MANY_BROKEN:
+        return Choice(*(unreadable or broken[0]), doubtful=True)
     return Choice(None, None, tuple(passed))
 
 
@@ -120,29 +141,51 @@ def set_aside_broken(choice: Choice) -> list[tuple[Path, str]]:
 def set_aside(path: Path, instead: Found | None = None) -> Path:
     """Rename a checkpoint so that nothing resumes from it; it is kept. Raises ``StoreError``.
 
-    Pointers such as DeepSpeed's ``latest`` then name ``instead``.
+    It goes beside the folder of the checkpoints, for trainings rotate what they find in there: Hugging Face's Trainer
+    takes ``checkpoint-9.anything`` for step 9, and deletes older whole ones in its favour.
+    ``instead``: what pointers to it shall name.
     """
-    suffix = f"{SET_ASIDE}{int(time.time())}"
-    target = path.with_name(path.name + suffix)
+    parts = [path] if os.path.lexists(path) else []
     try:
-        parts = [part for part in path.parent.iterdir() if tensorflow.prefix_of(part.name) == path.name]
-        for part in [path] if path.exists() or not parts else parts:
-            part.rename(part.with_name(part.name + suffix))
+        parts = parts or [part for part in path.parent.iterdir() if tensorflow.prefix_of(part.name) == path.name]
+        target = _move(parts or [path], path)
     except OSError as exc:
         raise StoreError(f"cannot set the checkpoint {path} aside: {exc.strerror or exc}") from exc
     repoint(path.parent, path.name, instead.path.name if instead is not None else None)
     return target
 
 
-def _candidates(directory: Path, pattern: str) -> Iterator[Found]:
+def _move(parts: list[Path], path: Path) -> Path:
+    """To ``<folder>.set-aside/``, or where that is impossible beside it under another name. Raises ``OSError``."""
+    inside = path.parent.resolve()
+    folder = inside.parent / f"{inside.name}{_ASIDE}"
+    suffix = f"-{time.time_ns() // 1_000_000}"
     try:
-        paths = sorted(directory.glob(pattern))
-        whole = {path.resolve() for path in paths if not path.is_symlink()}
-    except (OSError, ValueError, NotImplementedError, RuntimeError):
-        return
+        if (inside / "job.sbatch").exists():
+            raise OSError(f"{folder} would lie among the runs")
+        folder.mkdir(mode=0o755, exist_ok=True)
+        for part in parts:
+            part.rename(folder / f"{part.name}{suffix}")
+    except FileNotFoundError:
+        raise
+    except OSError:  # a folder that is not ours, or another file system
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        folder, suffix = path.parent, f"{SET_ASIDE}{suffix[1:]}"
+        for part in parts:
+            if os.path.lexists(part):
+                part.rename(folder / f"{part.name}{suffix}")
+    return folder / f"{path.name}{suffix}"
+
+
+def _candidates(directory: Path, pattern: str) -> Iterator[Found]:
+    paths = _list(directory, pattern)
+    whole = {path.resolve() for path in paths if not path.is_symlink()}
     groups: dict[str, list[Path]] = {}
     for path in paths:
-        if SET_ASIDE in path.name or _UNFINISHED.fullmatch(path.name) or _NO_CHECKPOINT.fullmatch(path.name):
+        if SET_ASIDE in path.name or path.parent.name.endswith(_ASIDE) or path.name.endswith(_ASIDE):
+            continue
+        if _UNFINISHED.fullmatch(path.name) or _NO_CHECKPOINT.fullmatch(path.name):
             continue
         try:
             if path.is_symlink() and path.resolve() in whole:
@@ -154,9 +197,21 @@ def _candidates(directory: Path, pattern: str) -> Iterator[Found]:
         if prefix is not None:
             groups.setdefault(str(path.with_name(prefix)), []).append(path)
             continue
-        yield Found(path, _step_of(path.stem if path.is_file() else path.name), modified)
+        yield Found(path, step_of(path.stem if path.is_file() else path.name), modified)
     for joined, parts in groups.items():
         yield from _grouped(Path(joined), parts)
+
+
+def _list(directory: Path, pattern: str) -> list[Path]:
+    """What the pattern matches. A folder that is deleted meanwhile ends pathlib's search: then it begins anew."""
+    for _ in range(_LISTINGS):
+        try:
+            return sorted(directory.glob(pattern))
+        except OSError:
+            continue
+        except (ValueError, NotImplementedError, RuntimeError):
+            break
+    return []
 
 
 def _grouped(path: Path, parts: list[Path]) -> Iterator[Found]:
@@ -164,9 +219,10 @@ def _grouped(path: Path, parts: list[Path]) -> Iterator[Found]:
         modified = max(part.stat().st_mtime for part in parts)
     except OSError:
         return
-    yield Found(path, _step_of(path.name), modified, frozenset(part.name for part in parts))
+    yield Found(path, step_of(path.name), modified, frozenset(part.name for part in parts))
 
 
-def _step_of(name: str) -> int | None:
+def step_of(name: str) -> int | None:
+    """The last number in a name; None without one."""
     numbers = _NUMBER.findall(name)
     return int(numbers[-1]) if numbers and len(numbers[-1]) <= 40 else None

@@ -16,6 +16,7 @@ class Health(Enum):
     CORRUPT = "corrupt"  # what is there contradicts itself
     UNREADABLE = "unreadable"  # the file system or permissions refuse: nothing is known about the checkpoint
     UNKNOWN = "unknown"  # of no format that is known here
+    GONE = "gone"  # deleted while it was looked at, as a training that keeps only its newest ones does
 
 
 RESUMABLE = frozenset({Health.VALID, Health.UNKNOWN})

@@ -65,6 +65,14 @@ def find_pinned(run_dir: Path, checkpoint: Checkpoint) -> Path | None:
     return None
 
 
+def pinned_names(run_dir: Path, checkpoint: Checkpoint) -> list[str]:
+    """What is pinned: one checkpoint, or the parts of one. Never raises."""
+    place = find_pinned(run_dir, checkpoint)
+    with contextlib.suppress(OSError):
+        return [entry.name for entry in place.iterdir()] if place is not None else []
+    return []
+
+
 def unpin(run_dir: Path, checkpoint: Checkpoint, name: str | None = None) -> None:
     """Let go of it; with ``name`` only if that is the one. Never raises."""
     place = find_pinned(run_dir, checkpoint)

@@ -6,6 +6,7 @@ The training follows them, so a checkpoint that was set aside must not stay name
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from pathlib import Path
 
@@ -31,6 +32,30 @@ def repoint(folder: Path, gone: str, to: str | None) -> list[str]:
             _replace(folder / "checkpoint", f'model_checkpoint_path: "{to}"' if to else None)
             changed.append("checkpoint")
     return changed
+
+
+def mend(folder: Path, form: str, to: str) -> str | None:
+    """Let the pointer of a format name ``to`` where it names nothing that is there; its name if it was changed.
+
+    A training that follows it would begin anew, or fail. A pointer that is missing is not made: its training does
+    without, and would not keep it up to date.
+    """
+    name = {"deepspeed": "latest", "megatron": "latest_checkpointed_iteration.txt"}.get(form)
+    named = _read(folder / name) if name else None
+    if name is None or named is None or named == "release":
+        return None
+    iteration = _ITERATION.fullmatch(to)
+    if form == "megatron":
+        there = named.isascii() and named.isdigit() and (folder / f"iter_{int(named[:18]):07d}").exists()
+    else:
+        there = named != "" and "\0" not in named and os.path.lexists(folder / named[:255])
+    if there or (form == "megatron" and iteration is None):
+        return None
+    try:
+        _replace(folder / name, iteration[1] if form == "megatron" and iteration else to)
+    except OSError:
+        return None
+    return name
 
 
 def _pointers(gone: str, to: str | None) -> list[tuple[str, str, str | None]]:

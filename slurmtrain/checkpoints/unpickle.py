@@ -6,6 +6,7 @@ what it was given: the shape of the data can be looked at, and nothing of it is 
 
 from __future__ import annotations
 
+import gc
 import io
 import pickle
 from collections.abc import Iterable, Iterator
@@ -24,7 +25,11 @@ _ITEM_BYTES = {
 class Inert:
     """Stands for an object of any class: arguments, state and items are kept, nothing is done."""
 
+    __slots__ = ("args", "items", "state")  # a million of them may be in one pickle
     qualified = ""
+    args: tuple[Any, ...]
+    state: Any
+    items: list[Any]
 
     def __new__(cls, *args: Any, **_kwargs: Any) -> Inert:
         made = super().__new__(cls)
@@ -32,10 +37,6 @@ class Inert:
         made.state = None
         made.items = []
         return made
-
-    args: tuple[Any, ...]
-    state: Any
-    items: list[Any]
 
     def __init__(self, *_args: Any, **_kwargs: Any) -> None: ...
 
@@ -57,6 +58,19 @@ class Inert:
         return state.get(name) if isinstance(state, dict) else None
 
 
+class Unread:
+    """Stands for objects of which there are millions and that nobody here looks into."""
+
+    __slots__ = ()
+
+    def __new__(cls, *_args: Any, **_kwargs: Any) -> Unread:
+        return super().__new__(cls)
+
+    def __init__(self, *_args: Any, **_kwargs: Any) -> None: ...
+
+    def __setstate__(self, state: Any) -> None: ...
+
+
 class InertDict(dict[Any, Any]):
     """Stands for a subclass of dict."""
 
@@ -67,6 +81,9 @@ class InertDict(dict[Any, Any]):
 
 
 _DICTS = frozenset({("collections", "OrderedDict"), ("collections", "defaultdict"), ("collections", "Counter")})
+
+_DCP = "torch.distributed.checkpoint.metadata"
+_UNREAD = frozenset({("torch", "Size"), (_DCP, "MetadataIndex"), (_DCP, "ChunkStorageMetadata")})
 
 
 class _Reader(pickle.Unpickler):
@@ -79,10 +96,12 @@ class _Reader(pickle.Unpickler):
         key = (module, name)
         if key in _DICTS:
             return InertDict
+        if key in _UNREAD:
+            return Unread
         if key not in self._classes:
             if len(self._classes) >= _MAX_NAMES:
                 raise Corrupt("a pickle in it names more classes than any program has")
-            self._classes[key] = type("Inert", (Inert,), {"qualified": f"{module}.{name}"})
+            self._classes[key] = type("Inert", (Inert,), {"__slots__": (), "qualified": f"{module}.{name}"})
         return self._classes[key]
 
     def persistent_load(self, pid: Any) -> Any:
@@ -104,12 +123,17 @@ def read_pickles(stream: io.BytesIO, what: str) -> Iterator[tuple[Any, list[tupl
 
 def _read_next(stream: io.BytesIO, what: str) -> tuple[Any, list[tuple[Any, ...]]]:
     reader = _Reader(stream)
+    collecting = gc.isenabled()
+    gc.disable()  # it would look through millions of objects again and again
     try:
         return reader.load(), reader.storages
     except (Corrupt, MemoryError):
         raise
     except Exception as exc:
         raise Corrupt(f"{what} is damaged: {type(exc).__name__}") from exc
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def sizes_of(storages: Iterable[tuple[Any, ...]]) -> dict[str, int]:

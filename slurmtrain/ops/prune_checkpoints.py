@@ -10,6 +10,7 @@ from pathlib import Path
 from slurmtrain.checkpoints.apart import check_apart
 from slurmtrain.checkpoints.find import Found, checkpoint_dir, choose, find_all
 from slurmtrain.checkpoints.model import BROKEN, RESUMABLE
+from slurmtrain.checkpoints.own import OWN_FORMATS
 from slurmtrain.core.spec import Checkpoint
 from slurmtrain.errors import StoreError
 from slurmtrain.ops.timeline import RunView, find_plan
@@ -85,17 +86,17 @@ def prune_checkpoints(run: RunDir, keep: int, *, outside: bool, dry_run: bool) -
         for path in left_aside(folder):
             delete(path)
     freed = 0
-    for found in _beyond(find_all(run.path, spec), spec, max(1, keep)):
+    for found in _beyond(find_all(run.path, spec), spec, max(1, keep), run.path / OWN_FORMATS):
         for name in sorted(_names_of(found)):
             freed += _take(folder / name, dry_run=dry_run)
     return freed
 
 
-def _beyond(found: list[Found], spec: Checkpoint, keep: int) -> list[Found]:
+def _beyond(found: list[Found], spec: Checkpoint, keep: int, own: Path) -> list[Found]:
     """Those behind the ``keep``-th valid one; none where one of the newer cannot be judged."""
     valid = 0
     for position, one in enumerate(found):
-        verdict = check_apart(one.path, deep=False, marker=spec.marker, parts=one.parts)
+        verdict = check_apart(one.path, deep=False, marker=spec.marker, parts=one.parts, own=own)
         if verdict.health in RESUMABLE:
             valid += 1
             if valid == keep:

@@ -73,9 +73,9 @@ def test_the_newest_whole_checkpoint_is_taken(cluster: Cluster, store: Path, dam
     run.wait_slurm("COMPLETED")
     starts = (run.workdir / "starts.jsonl").read_text().splitlines()
     assert starts == ['{"step": 0, "resume": ""}', f'{{"step": {resumed}, "resume": "step-{resumed:03d}.npz"}}']
-    aside = sorted(path.name.partition(".set-aside-")[0] for path in run.checkpoints.glob("*.set-aside-*"))
+    aside = sorted(path.name.rpartition("-")[0] for path in run.path.glob("checkpoints.set-aside/*"))
     assert aside == [f"step-{step:03d}.npz" for step in range(resumed + 10, 50, 10)], "kept, under another name"
-    assert "set aside as step-040.npz" in run.log()
+    assert "set aside as checkpoints.set-aside/step-040.npz" in run.log()
     listed = run.slurmtrain("checkpoints", run.run_id).stdout.splitlines()
     assert listed[0].startswith("→ step-060.npz")
     assert all(" valid " in line for line in listed)

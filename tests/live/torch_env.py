@@ -61,7 +61,7 @@ def _install(venv: Path, stamp: Path, there: list[str], packages: tuple[str, ...
     if line in there:
         return there
     built = ["--no-build-isolation"] if packages == BUILT else []
-    _run([str(venv / "bin" / "pip"), "install", "--quiet", *built, *packages])
+    _run([str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", *built, *packages])
     stamp.write_text("\n".join([*there, line]) + "\n", encoding="utf-8")
     return [*there, line]
 

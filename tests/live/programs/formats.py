@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A small real training that saves in the format that its first argument names, and damages what it saved.
 
-Each of the first launches saves two checkpoints that are whole, damages the third in another way and dies. What it does
-is written down in ``steps.jsonl``: launch, step, loss.
+A launch damages some of its checkpoints, each in another way, and dies. What it does is written down in
+``steps.jsonl``: launch, step, loss.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -20,8 +19,15 @@ from typing import Any
 import torch
 from torch import nn
 
-SAVE_EVERY, STEPS = 5, 50
-DAMAGES = ("truncate", "flip", "kill", "delete")
+SAVE_EVERY, STEPS = 5, 30
+DAMAGES = {  # launch, number of its save
+    (0, 3): "truncate",
+    (0, 4): "flip",
+    (0, 5): "kill",
+    (1, 2): "lose a part",
+    (1, 3): "vanish",
+}
+DEADLY = ("kill", "vanish")
 FOLDER = Path(os.environ["SLURMTRAIN_CHECKPOINT_DIR"])
 RESUME = os.environ["SLURMTRAIN_RESUME_FROM"]
 LAUNCH = int(os.environ["SLURMTRAIN_LAUNCH"])
@@ -47,8 +53,8 @@ def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def due(step: int, first: int) -> str:
-    """The damage for the checkpoint of this step, where it is the one."""
-    return DAMAGES[LAUNCH] if len(DAMAGES) > LAUNCH and step - first == 3 * SAVE_EVERY else ""
+    """The damage for the checkpoint of this step, where it is to have one."""
+    return DAMAGES.get((LAUNCH, (step - first) // SAVE_EVERY), "") if step % SAVE_EVERY == 0 else ""
 
 
 def die_in_the_save() -> None:
@@ -69,9 +75,12 @@ def damage(way: str, checkpoint: Path) -> None:
         at = len(data) // 2 if data[:2] == b"PK" else 1  # of safetensors the header, for its tensors have no checksum
         data[at] ^= 4
         packed[-1].write_bytes(data)
-    elif way == "delete":
-        shutil.rmtree(checkpoint) if len(files) == 1 and checkpoint.is_dir() else victim.unlink()
-    os.kill(os.getpid(), signal.SIGKILL)
+    elif way == "lose a part":
+        victim.unlink()
+    elif way == "vanish":  # while it is read by the check, which has a format for this (test_formats.py)
+        (FOLDER / ".vanish").write_text(checkpoint.name)
+    if way in DEADLY:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 # --- a plain loop, for formats that are only a way to write
@@ -158,17 +167,30 @@ def train_dcp() -> None:
 
 
 def train_deepspeed() -> None:
+    """Two ranks that share the optimizer's state (ZeRO 1), and resume from what DeepSpeed's own ``latest`` names."""
+    os.environ |= {
+        "DS_ACCELERATOR": "cpu",
+        "RANK": os.environ["SLURM_PROCID"],
+        "LOCAL_RANK": os.environ["SLURM_LOCALID"],
+        "WORLD_SIZE": os.environ["SLURM_NTASKS"],
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(20000 + int(os.environ["SLURM_JOB_ID"]) % 10000 * 2 + LAUNCH % 2),
+    }
     import deepspeed
 
+    deepspeed.ops.__compatible_ops__.clear()  # nothing is compiled
     config = {
-        "train_batch_size": 16,
-        "optimizer": {"type": "Adam", "params": {"lr": 1e-3, "torch_adam": True}},
-        "zero_optimization": {"stage": 0},
+        "train_batch_size": 32,
+        "train_micro_batch_size_per_gpu": 16,
+        "zero_optimization": {"stage": 1},
     }
-    model = network()
-    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+    model, rank = network(), int(os.environ["RANK"])
+    adam = torch.optim.Adam(model.parameters(), lr=1e-3)
+    deepspeed.init_distributed("gloo", verbose=False)
+    engine, *_ = deepspeed.initialize(model=model, optimizer=adam, config=config)
     if RESUME:
-        engine.load_checkpoint(str(FOLDER), tag=Path(RESUME).name)
+        path, _ = engine.load_checkpoint(str(FOLDER))
+        assert Path(path).parent == Path(RESUME), (path, RESUME)
     step = first = engine.global_steps
     while step < STEPS:
         points, labels = batch(step)
@@ -176,14 +198,16 @@ def train_deepspeed() -> None:
         engine.backward(loss)
         engine.step()
         step += 1
-        note(step, loss.item())
+        if rank == 0:
+            note(step, loss.item())
         if step % SAVE_EVERY == 0:
-            way = due(step, first)
+            way = due(step, first) if rank == 0 else ""
             if way == "kill":
                 die_in_the_save()
             engine.save_checkpoint(str(FOLDER), tag=f"global_step{step}")
             if way:
                 damage(way, FOLDER / f"global_step{step}")
+            torch.distributed.barrier()
 
 
 class Batches(torch.utils.data.Dataset):  # type: ignore[type-arg]
@@ -205,8 +229,10 @@ def train_lightning() -> None:
             super().__init__()
             self.model = network()
 
-        def training_step(self, rows: dict[str, torch.Tensor], _index: int) -> torch.Tensor:
-            return nn.functional.cross_entropy(self.model(rows["points"]), rows["labels"])
+        def training_step(self, *_of_the_loader: Any) -> torch.Tensor:
+            """In the middle of an epoch Lightning resumes with the loader's first batch: here they go by the step."""
+            points, labels = batch(self.trainer.global_step)
+            return nn.functional.cross_entropy(self.model(points), labels)
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.Adam(self.parameters(), lr=1e-3)
@@ -218,23 +244,24 @@ def train_lightning() -> None:
         def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
             self.first = trainer.global_step
 
+        def on_train_batch_start(self, trainer: pl.Trainer, *_rest: Any) -> None:
+            step = trainer.global_step  # what it had saved is whole by now, and older ones are rotated away
+            if step > self.first and (way := due(step, self.first)):
+                damage(way, FOLDER / f"step-step={step}.ckpt")
+
         def on_train_batch_end(
             self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, *_rest: Any
         ) -> None:
-            step = trainer.global_step
-            note(step, float(outputs["loss"]))
-            if step % SAVE_EVERY == 0:
-                way = due(step, self.first)
-                if way == "kill":
-                    die_in_the_save()
-                path = FOLDER / f"step-{step:03d}.ckpt"
-                trainer.save_checkpoint(path)
-                if way:
-                    damage(way, path)
+            note(trainer.global_step, float(outputs["loss"]))
+            if due(trainer.global_step, self.first) == "kill":
+                die_in_the_save()
 
+    saver = pl.callbacks.ModelCheckpoint(
+        FOLDER, filename="step-{step}", every_n_train_steps=SAVE_EVERY, save_top_k=3, monitor="step", mode="max"
+    )
     trainer = pl.Trainer(
-        accelerator="cpu", devices=1, max_epochs=1, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, callbacks=[Damage()], default_root_dir=FOLDER.parent,
+        accelerator="cpu", devices=1, max_epochs=1, logger=False, enable_progress_bar=False,
+        enable_model_summary=False, callbacks=[Damage(), saver], default_root_dir=FOLDER.parent,
     )  # fmt: skip
     loader = torch.utils.data.DataLoader(Batches(), batch_size=16)
     trainer.fit(Module(), loader, ckpt_path=RESUME or None)
@@ -273,7 +300,7 @@ def train_trainer() -> None:
     args = TrainingArguments(
         output_dir=str(FOLDER), per_device_train_batch_size=16, max_steps=STEPS, save_steps=SAVE_EVERY, logging_steps=1,
         learning_rate=1e-3, lr_scheduler_type="constant", report_to=[], use_cpu=True, disable_tqdm=True,
-        dataloader_num_workers=0, seed=3,
+        dataloader_num_workers=0, seed=3, save_total_limit=3,
     )  # fmt: skip
     trainer = Trainer(Model(), args, train_dataset=Batches(), callbacks=[Damage()])
     trainer.train(resume_from_checkpoint=RESUME or None)

@@ -41,9 +41,10 @@ def save(run: RunDir, *steps: int, cut: tuple[int, ...] = ()) -> Path:
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(
-        path.name.split(".set-aside-")[0] + ("!" if ".set-aside-" in path.name else "") for path in folder.iterdir()
-    )
+    """What lies there, and with a ! what was set aside from there."""
+    aside = folder.with_name(f"{folder.name}.set-aside")
+    moved = [path.name.rpartition("-")[0] + "!" for path in aside.iterdir()] if aside.exists() else []
+    return sorted([*(path.name for path in folder.iterdir()), *moved])
 
 
 def test_the_newest_whole_one_is_taken_and_broken_newer_ones_are_kept_aside(

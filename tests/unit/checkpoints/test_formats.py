@@ -9,49 +9,18 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from samples import DATA, SAMPLES, copy, files_of
 
 from slurmtrain.checkpoints.archive import read_member
 from slurmtrain.checkpoints.check import check
 from slurmtrain.checkpoints.model import BROKEN, Corrupt, Health
 
-DATA = Path(__file__).resolve().parents[2] / "data" / "checkpoints"
-SAMPLES = {
-    "torch/step-000040.pt": ("torch", 40),
-    "torch/nocrc-000040.pt": ("torch", 40),
-    "torch/old-000040.pth": ("torch-legacy", 40),
-    "lightning/epoch=0-step=4.ckpt": ("torch", 4),
-    "lightning/last.ckpt": ("torch", 4),
-    "safetensors/step-40.safetensors": ("safetensors", None),
-    "sharded/model-40": ("trainer", None),
-    "trainer/checkpoint-4": ("trainer", 4),
-    "dcp/step-40": ("dcp", None),
-    "deepspeed/global_step1": ("deepspeed", 1),
-    "orbax/40": ("orbax", 40),
-    "keras/epoch-04.keras": ("zip", None),
-    "keras/epoch-04.weights.h5": ("hdf5", None),
-    "numpy/step-40.npy": ("npy", None),
-    "numpy/step-40.npz": ("zip", None),
-    "numpy/packed-40.npz": ("zip", None),
-}
 # Without these a program resumes all the same, or writes them anew.
 MAY_BE_LOST = {
     "config.json", "generation_config.json", "training_args.bin", "scheduler.pt", "rng_state.pth", "optimizer.pt",
     "_sharding", "process_0", "commit_success.txt", "_CHECKPOINT_METADATA", "_METADATA", "manifest.ocdbt",
     "model.safetensors.index.json",
 }  # fmt: skip
-
-
-def copy(sample: str, folder: Path) -> Path:
-    source, target = DATA / sample, folder / Path(sample).name
-    if source.is_dir():
-        shutil.copytree(source, target)
-    else:
-        shutil.copy2(source, target)
-    return target
-
-
-def files_of(path: Path) -> list[Path]:
-    return sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
 
 
 def test_every_sample_is_in_the_table() -> None:
@@ -208,3 +177,24 @@ def test_a_marker_is_awaited(tmp_path: Path) -> None:
     (tmp_path / "step-2.bin.ok").touch()
     assert check(tmp_path / "step-1", marker="DONE").health is Health.VALID
     assert check(tmp_path / "step-2.bin", marker=".ok").health is Health.VALID
+
+
+@pytest.mark.parametrize(
+    ("inner", "within", "lost"),
+    [
+        ("dcp/step-40", "pytorch_model_fsdp_0", "__0_0.distcp"),
+        ("dcp/step-40", "optimizer_0", ".metadata"),
+        ("deepspeed/global_step1", "global_step4", "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt"),
+    ],
+)
+def test_shards_within_a_trainers_checkpoint(inner: str, within: str, lost: str, tmp_path: Path) -> None:
+    """As the Trainer and accelerate keep them of FSDP and DeepSpeed."""
+    whole = copy("trainer/checkpoint-4", tmp_path)
+    shutil.copytree(DATA / inner, whole / within)
+    verdict = check(whole)
+    assert (verdict.health, verdict.format, verdict.step) == (Health.VALID, "trainer", 4), verdict
+    (whole / within / lost).rename(tmp_path / "lost")
+    assert check(whole).health is Health.INCOMPLETE
+    shutil.copy(tmp_path / "lost", whole / within / lost)
+    os.truncate(whole / within / lost, (tmp_path / "lost").stat().st_size // 2)
+    assert check(whole).health in BROKEN
