@@ -125,7 +125,7 @@ def _parse_set(text: str) -> tuple[str, Node]:
         node = parse_yaml(value, str(place), fixed_place=place) if value.strip() else Scalar("", place)
     except SpecError:
         return key, Scalar(value, place)
-    is_text = isinstance(node, Mapping) and key in all_keys() and key != CAUSES  # name=a: b
+    is_text = isinstance(node, Mapping) and key in all_keys() and key not in (CAUSES, VARIABLES)  # name=a: b
     return key, Scalar(value, place) if is_text else node
 
 

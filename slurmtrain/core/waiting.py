@@ -56,6 +56,12 @@ _TABLE: tuple[_Row, ...] = (
         _RELEASE,
     ),
     (
+        r"nodes required for job are down, drained or reserved for",  # Slurm does not tell which of the three
+        "a partition with a higher priority has its nodes, or these are down or drained (`sinfo -R` lists those)",
+        True,
+        "",
+    ),
+    (
         r"reqnodenotavail|nodes required for job are",
         "a node that it needs is down, drained or reserved",
         None,

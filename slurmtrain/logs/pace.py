@@ -59,7 +59,7 @@ class Told:
     step: int | None = None
     target: int | None = None
     epoch: float | None = None
-    loss: float | None = None
+    loss: float | None = None  # also nan and inf
     samples_per_s: float | None = None
     steps_per_s: float | None = None
     at: float | None = None  # when it was told, seconds since the epoch
@@ -117,7 +117,7 @@ def parse_told(line: str) -> Told:
         return _from_values(values)
     if not is_progress(body):
         return Told()
-    return Told(_step(body), _target(body), _number(_EPOCH, body), _finite(loss_of(body)), _samples(body), _speed(body))
+    return Told(_step(body), _target(body), _number(_EPOCH, body), loss_of(body), _samples(body), _speed(body))
 
 
 def _parse_json(body: str) -> dict[str, Any] | None:
@@ -132,6 +132,8 @@ def _parse_json(body: str) -> dict[str, Any] | None:
 def _from_values(values: dict[str, Any]) -> Told:
     found = {field: next((values[name] for name in names if name in values), None) for field, names in _NAMES.items()}
     numbers = {field: _as_number(value) for field, value in found.items()}
+    if isinstance(found["loss"], float) and not math.isfinite(found["loss"]):
+        numbers["loss"] = found["loss"]  # a training that diverged: worth more than no word
     whole = {field: int(number) for field in ("step", "target") if (number := numbers.pop(field)) is not None}
     return Told(**whole, **numbers)  # type: ignore[arg-type]
 

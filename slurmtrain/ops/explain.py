@@ -23,6 +23,7 @@ from slurmtrain.ops.advise import Step, advise
 from slurmtrain.ops.budgets import BudgetUse, count_budgets
 from slurmtrain.ops.extract import MAX_EVIDENCE, Evidence, find_evidence, launch_at
 from slurmtrain.ops.launch_table import LaunchRow, build_launch_table, read_diagnosis
+from slurmtrain.ops.pace import ended_as_nan
 from slurmtrain.ops.places import Place, find_places
 from slurmtrain.ops.scene import find_findings
 from slurmtrain.ops.shipping.summary import RemoteCopy, read_copy
@@ -128,7 +129,7 @@ def explain_run(run: RunDir, slurm: SlurmClient | None, now: float) -> Explanati
     newest = str(checkpoints[0].path) if checkpoints else None
     return Explanation(
         status=status,
-        headline=_headline(status, trouble),
+        headline=_headline(status, trouble, view),
         trouble=trouble,
         trouble_in=where,
         first_exit=_first_exit(state, where),
@@ -188,18 +189,19 @@ def _first_exit(state: Run, where: tuple[int, int] | None) -> FirstExit | None:
     return FirstExit(rank, str(first["node"]) if first.get("node") else None, code, signal)
 
 
-def _headline(status: RunStatus, trouble: Diagnosis | None) -> str:
+def _headline(status: RunStatus, trouble: Diagnosis | None, view: RunView) -> str:
     """One sentence: what is the matter now."""
     if status.state is RunState.COMPLETED:
         tries = f" after {status.attempt + 1} attempts" if status.attempt else ""
-        return f"The run has finished{tries}."
+        nan = ", but its last loss was no number: look before you use it" if ended_as_nan(view.run, view.state) else ""
+        return f"The run has finished{tries}{nan}."
     if status.state in {RunState.FAILED, RunState.TERMINATED, RunState.HELD} and trouble is not None:
         return _sentence(trouble)
     if status.reason:
         return status.reason[:1].upper() + status.reason[1:] + "."
-    since = (
-        f" since {time.strftime('%H:%M:%S on %d %b', time.localtime(status.started_at))}" if status.started_at else ""
-    )
+    attempt = view.state.last_attempt
+    begun = as_time(attempt.started.at) if attempt is not None and attempt.started is not None else status.started_at
+    since = f" since {time.strftime('%H:%M:%S on %d %b', time.localtime(begun))}" if begun else ""
     where = f" on {len(status.nodes)} node{'s' if len(status.nodes) != 1 else ''}" if status.nodes else ""
     return f"{status.state.value}{where}{since}."
 

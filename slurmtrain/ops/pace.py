@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -13,17 +14,27 @@ from slurmtrain.store.rundir import HEARTBEAT, RunDir, find_node_logs
 
 def read_run_pace(run: RunDir, state: Run) -> Told | None:
     """What the running launch tells; None where none runs, or it tells nothing. Never raises."""
+    launch = state.last_launch
+    return None if launch is None or launch.ended is not None else _read_last_launch(run, state)
+
+
+def ended_as_nan(run: RunDir, state: Run) -> bool:
+    """Whether the last loss that the last launch told is no finite number. Never raises."""
+    told = _read_last_launch(run, state)
+    return told is not None and told.loss is not None and not math.isfinite(told.loss)
+
+
+def _read_last_launch(run: RunDir, state: Run) -> Told | None:
     attempt, launch = state.last_attempt, state.last_launch
-    if attempt is None or launch is None or launch.started is None or launch.ended is not None:
-        return None
-    if launch not in attempt.launches:
+    if attempt is None or launch is None or launch.started is None or launch not in attempt.launches:
         return None
     folder = run.attempt(attempt.number).launch(launch.number)
     log, offset = run.path / launch.started.log_file, launch.started.log_offset
+    end = launch.ended.log_end if launch.ended is not None and launch.ended.log_end else None
     if nodes := find_node_logs(folder):
-        log, offset = nodes[0], 0
+        log, offset, end = nodes[0], 0, None
     begin = Begin(offset, launch.started.progress or 0, as_time(launch.started.at))
-    told = read_pace(folder / HEARTBEAT, log, begin)
+    told = read_pace(folder / HEARTBEAT, log, begin, end)
     return None if told == Told() else told
 
 
@@ -33,7 +44,7 @@ def pace_to_dict(told: Told) -> dict[str, Any]:
         "step": told.step,
         "target_step": told.target,
         "epoch": told.epoch,
-        "loss": told.loss,
+        "loss": told.loss if told.loss is not None and math.isfinite(told.loss) else None,
         "samples_per_s": _round(told.samples_per_s),
         "steps_per_s": _round(told.steps_per_s),
         "told_at": told.at,

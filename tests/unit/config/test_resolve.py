@@ -315,6 +315,10 @@ class TestLayers:
         assert made.environment.variables == {"X": "{not: yaml"}
         assert made.name == "a: b"
 
+    def test_set_takes_all_variables_at_once(self, tmp_path: Path) -> None:
+        made = spec(tmp_path, self.TEXT, "environment.variables={SEED: 7, LR: 1e-4}")
+        assert made.environment.variables == {"SEED": "7", "LR": "1e-4"}
+
     def test_set_to_nothing_goes_back_to_the_default(self, tmp_path: Path) -> None:
         assert spec(tmp_path, self.TEXT, "resources.partition=null").resources.partition is None
 

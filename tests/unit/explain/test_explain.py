@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,36 @@ def test_every_state_of_a_run_has_an_answer_and_a_next_step(tmp_path: Path) -> N
         found = explain_run(made[name].dir, slurm, T0 + 60)
         assert words in _screen(found), _screen(found)
         json.dumps(found.to_dict())
+
+
+@pytest.mark.parametrize(("last", "told"), [("nan", True), ("0.25", False)])
+def test_a_run_that_finished_with_a_loss_that_is_no_number_says_so(tmp_path: Path, last: str, told: bool) -> None:
+    slurm, run = Slurm(), make_run(tmp_path)
+    run.attempt(run.submitted(slurm))
+    text = f"0: step 90/100 loss nan\n0: step 100/100 loss {last}\n"
+    run.dir.log_file("1").write_text(text + "0: step 1/1 loss inf\n")  # what comes behind the launch is not its
+    run.launch(0, log="logs/train-1.log")
+    run.launch_ended(0, code=0, log_end=len(text))
+    run.decided(0, Action.COMPLETE, RunState.COMPLETED, cause="no_failure")
+    assert ("its last loss was no number" in explain_run(run.dir, slurm, T0 + 60).headline) is told
+
+
+def test_a_run_runs_since_its_newest_attempt_began(tmp_path: Path) -> None:
+    slurm, run = Slurm(), make_run(tmp_path)
+    job_id = run.submitted(slurm)
+    run.attempt(job_id)
+    run.launch(0)
+    run.launch_ended(0)
+    run.decided(0, Action.REQUEUE, RunState.INQUEUE, cause="preempted")
+    slurm.advance(5)
+    run.clock = itertools.count(3600)
+    run.attempt(job_id, restart_count=1)
+    run.launch(1)
+    first, second = (attempt.started for attempt in run.state.attempts)
+    assert first is not None
+    assert second is not None
+    found = explain_run(run.dir, slurm, T0 + 4000)
+    assert time.strftime("%H:%M:%S", time.localtime(float(second.at))) in found.headline
 
 
 def test_the_end_of_the_output_is_shown_where_nothing_tells(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ MEGATRON = (
             "Epoch 3 | step 120 of 500 | loss 2.5 | 812.3 samples/s",
             {"step": 120, "target": 500, "epoch": 3.0, "loss": 2.5, "samples_per_s": 812.3},
         ),
-        ("step 7 loss nan", {"step": 7}),
+        ("step 7 loss inf", {"step": 7, "loss": float("inf")}),
         ("downloading 3/4 files", {}),
         ("RuntimeError: step 3/5 failed with loss 2", {}),
         ('{"step": true, "loss": "high", "epoch": null, "max_steps": 1e300}', {}),

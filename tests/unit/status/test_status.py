@@ -183,5 +183,11 @@ def test_a_running_training_tells_how_far_it_is(tmp_path: Path) -> None:
     assert (
         describe_pace(row.pace, T0 + 100) == f"step 250 of 1000, epoch 2, loss 0.03125, 2.5 steps/s, ends about {end}"
     )
+    with log.open("a") as stream:
+        stream.write("0: step 260/1000 loss nan epoch 2\n")
+    row = _status(run, slurm)
+    assert row.pace is not None
+    assert "step 260 of 1000, epoch 2, loss nan" in describe_pace(row.pace, T0 + 100)
+    assert row.to_dict()["progress"]["loss"] is None
     run.decided(0, Action.STOP, RunState.FAILED, cause="cuda_oom", reason="no retry can cure this")
     assert _status(run, slurm).to_dict()["progress"] is None

@@ -14,6 +14,7 @@ from slurmtrain.core.waiting import explain_waiting
     [
         "Priority", "Resources", "None", "", "Dependency", "BeginTime", "Cleaning", "Licenses", "Reservation", "Prolog",
         "JobArrayTaskLimit", "QOSMaxJobsPerUserLimit", "AssocGrpCpuLimit", "AssocMaxJobsLimit", "QOSGrpNodeLimit",
+        "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions",
         "QOSMaxGRESPerUser", "MaxGRESPerAccount", "AssocGrpGRES", "QOSMaxCpuPerUserLimit", "SchedDefer",
     ],
 )  # fmt: skip
@@ -41,7 +42,6 @@ def test_these_never_start(reason: str) -> None:
         "JobHeldUser", "JobHeldAdmin", "job_requeued_in_held_state", "launch_failed_requeued_held", "PartitionDown",
         "PartitionConfig",
         "ReqNodeNotAvail, UnavailableNodes:n[3-4]", "AssocGrpCPUMinutesLimit", "QOSGrpWallLimit", "NodeDown",
-        "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions",
         "AssocGrpCPURunMinutesLimit", "SomethingNobodyKnows",
     ],
 )  # fmt: skip
