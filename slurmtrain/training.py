@@ -1,6 +1,6 @@
 """For training code: what slurmtrain tells a training, and what a training can tell slurmtrain.
 
-One file without dependencies: where slurmtrain is not installed, copy it beside your code with
+One file without dependencies, for Python 3.8 or newer: where slurmtrain is not installed, copy it beside your code with
 ``python -m slurmtrain.training > slurmtrain_training.py``. Outside of slurmtrain every function is harmless: nothing is
 asked to stop, nothing is resumed, nothing is written but what ``atomic_save`` is told to.
 
@@ -57,7 +57,7 @@ def active() -> bool:
 def rank() -> int:
     """This process' rank, 0 where there is only one."""
     text = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"
-    return int(text) if text.isdigit() else 0
+    return int(text) if text.isdecimal() and len(text) < 10 else 0
 
 
 def resume_from() -> Path | None:
@@ -137,22 +137,26 @@ def heartbeat(step: int | None = None, *, pause_s: float = 0.0, **values: float)
     node, too, so that one that is slower than the others can be named. Where all ranks wait for the slowest in each
     step, ``busy_s``, the seconds of the last step that this rank worked without waiting, tells who that is.
     """
+    with contextlib.suppress(OSError, ValueError, TypeError, OverflowError):  # neither a full disk nor a NaN may end
+        _beat(None if step is None else int(step), pause_s, values)  # a training
+
+
+def _beat(step: int | None, pause_s: float, values: dict[str, float]) -> None:
     global _beat_at  # noqa: PLW0603
     if step is not None:
-        _say_here(int(step), values.get("busy_s"))
+        _say_here(step, values.get("busy_s"))
     path = os.environ.get("SLURMTRAIN_HEARTBEAT")
     if not path or rank() != 0 or (time.monotonic() - _beat_at < _BEAT_S and not pause_s):
         return
     _beat_at = time.monotonic()
     now = time.time()
     beat: dict[str, Any] = {"at": now, **({"save_s": round(_save_s, 3)} if _save_s is not None else {})}
-    beat |= {name: float(value) for name, value in values.items()}
+    beat.update({name: float(value) for name, value in values.items()})
     if pause_s:
         beat["pause_until"] = now + pause_s
-    with contextlib.suppress(OSError, ValueError):  # a full disk must not end a training
-        temporary = f"{path}.{os.getpid()}.tmp"
-        Path(temporary).write_text(f"{'-' if step is None else int(step)} {json.dumps(beat)}\n", encoding="utf-8")
-        os.replace(temporary, path)  # noqa: PTH105
+    temporary = f"{path}.{os.getpid()}.tmp"
+    Path(temporary).write_text(f"{'-' if step is None else step} {json.dumps(beat)}\n", encoding="utf-8")
+    os.replace(temporary, path)  # noqa: PTH105
 
 
 def _say_here(step: int, busy_s: float | None) -> None:
@@ -178,10 +182,16 @@ def _say_here(step: int, busy_s: float | None) -> None:
 
 
 def done() -> None:
-    """Say that the training is finished: the run ends well, whatever happens to this process from now on."""
+    """Say that the training is finished: the run ends well, whatever happens to this process from now on.
+
+    Where that cannot be written down, a line on standard error says so, and exit code 0 tells the end as ever.
+    """
     path = os.environ.get("SLURMTRAIN_DONE_FILE")
-    if path:
-        Path(path).touch()
+    try:
+        if path:
+            Path(path).touch()
+    except OSError as exc:
+        sys.stderr.write(f"slurmtrain: the end of the training cannot be noted in {path}: {exc.strerror}\n")
 
 
 @contextlib.contextmanager

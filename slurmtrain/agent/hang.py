@@ -14,6 +14,7 @@ from slurmtrain.core.paces import find_last
 from slurmtrain.core.spec import Hang, Spec, all_components
 from slurmtrain.core.stacks import OddRanks, find_odd_ranks, parse_stacks
 from slurmtrain.evidence.rank_states import read_states
+from slurmtrain.hosts.files import open_file
 from slurmtrain.logs.lines import find_rank, split_prefix
 from slurmtrain.logs.step import StepTrail
 from slurmtrain.store.rundir import HEARTBEAT
@@ -23,6 +24,7 @@ DEFAULT_S = 1800  # for a training that sends heartbeats and says nothing else a
 _LOOK_S = 30.0  # between two looks at the signs of life, at most
 _LONGEST_DUMP_S, _QUIET_S = 20.0, 3.0
 _LONGEST_LINE = 4096
+_MAX_PAUSE_S = 86400.0  # that a training may announce
 _MAX_DUMP = 64 << 20  # bytes of stacks that are read
 _WORDS = {"T": "is stopped by a signal", "t": "is held by a debugger", "D": "waits in the kernel (storage or a device)"}
 
@@ -94,9 +96,10 @@ class HangWatch:
         if self._heartbeat is None:
             return False
         with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
-            with self._heartbeat.open("rb") as stream:
+            with open_file(self._heartbeat) as stream:
                 _, _, rest = stream.read(4096).partition(b" ")
-            return time.time() < float(json.loads(rest).get("pause_until", 0))
+            left = float(json.loads(rest).get("pause_until", 0)) - time.time()
+            return 0 < left <= _MAX_PAUSE_S  # a slip (milliseconds, inf) must not end the watch for good
         return False
 
 

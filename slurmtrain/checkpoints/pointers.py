@@ -10,6 +10,8 @@ import os
 import re
 from pathlib import Path
 
+from slurmtrain.hosts.files import open_file
+
 _MAX_BYTES = 4096
 _ITERATION = re.compile(r"iter_0*(\d+)")
 
@@ -73,7 +75,7 @@ def _mentions(path: Path, name: str) -> bool:
 
 def _read(path: Path) -> str | None:
     try:
-        with path.open("rb") as stream:
+        with open_file(path) as stream:
             return stream.read(_MAX_BYTES).decode("utf-8", "replace").strip()
     except OSError:
         return None

@@ -9,8 +9,8 @@ HINTS = re.compile(
     rb"|runtime|now trained"
 )
 
-_BAR = re.compile(r"\d+/\d+ \[\d|\d(?:it/s|s/it)\b")
-_BYTES_BAR = re.compile(r"[\d.]+ ?[kMGT]?i?B/s")
+_BAR = re.compile(r"(?<!\d)\d{1,12}/\d{1,12} \[\d|\d(?:it/s|s/it)\b")
+_BYTES_BAR = re.compile(r"\d\.? ?[kMGT]?i?B/s")
 _COUNTER = re.compile(
     r"(?i)\b(?:epochs?|steps?|iter(?:ation)?s?|batch|(?:num_)?updates?|global_step|ep\.|up\.|it)\b\W{0,6}\d"
     r"|\[ ?\d+/ ?\d+\]|\b\d+/\d+\b"

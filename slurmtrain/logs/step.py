@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 
+from slurmtrain.hosts.files import open_file
 from slurmtrain.logs.lines import strip_ansi
 from slurmtrain.logs.progress import loss_of, step_of
 from slurmtrain.logs.window import read_end
@@ -69,7 +70,7 @@ def read_step(heartbeat: Path, logs: Iterable[tuple[Path, int, int | None]]) -> 
 def _read_heartbeat(path: Path) -> int | None:
     """The first word of the file, where it is a whole number."""
     try:
-        with path.open("rb") as stream:
+        with open_file(path) as stream:
             found = _HEARTBEAT.match(stream.read(64))
     except OSError:
         return None

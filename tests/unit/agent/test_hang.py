@@ -12,7 +12,9 @@ import pytest
 
 from slurmtrain.agent.hang import HangWatch, explain_hang
 from slurmtrain.agent.launch import LaunchProcess
+from slurmtrain.checkpoints.pointers import read_latest
 from slurmtrain.core.spec import Hang, Resources, Spec
+from slurmtrain.logs.step import read_step
 
 
 class Watched:
@@ -130,6 +132,22 @@ def test_an_announced_pause_needs_no_steps(tmp_path: Path, monkeypatch: pytest.M
     watched.heartbeat.write_text(f'7 {{"pause_until": {time.time() + 1000}}}')
     for _ in range(4):
         assert watched.after(90) is None
+
+
+@pytest.mark.parametrize("until", ["Infinity", "1e300", str(time.time() + 1000 * 3600)])
+def test_a_pause_of_weeks_is_a_slip(until: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched(tmp_path, monkeypatch, STEPS)
+    watched.heartbeat.write_text(f'7 {{"pause_until": {until}}}')
+    assert any(watched.after(90) is not None for _ in range(4))
+
+
+def test_a_pipe_where_the_heartbeat_should_be_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched(tmp_path, monkeypatch, STEPS)
+    os.mkfifo(watched.heartbeat)
+    assert watched.after(90) is None
+    assert read_step(watched.heartbeat, []) is None
+    os.mkfifo(tmp_path / "latest")
+    assert read_latest(tmp_path) is None
 
 
 def ranks_of(folder: Path, states: dict[int, tuple[str, int | None]]) -> None:

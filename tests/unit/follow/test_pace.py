@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from slurmtrain.logs.pace import Begin, Told, parse_told, read_pace
+from slurmtrain.logs.progress import is_progress
 
 TQDM = " 24%|██▍       | 120/500 [00:10<05:00,  1.20it/s, loss=0.123]"
 MEGATRON = (
@@ -108,3 +109,9 @@ def test_what_cannot_be_read_tells_nothing(log: Path) -> None:
     (log.parent / "heartbeat").unlink()
     (log.parent / "heartbeat").write_bytes(b"\xff\xfe{ [" * 5000)
     assert read(log) == Told()
+
+
+@pytest.mark.parametrize("line", ["1it/s " + "1" * 4000, "9it/s " + "1." * 2000, "1/1 [1" + "1.1." * 900])
+def test_a_line_of_digits_keeps_nobody_busy(line: str) -> None:
+    """A quarter of a second for each such line would come to more than any test may take."""
+    assert {is_progress(line) for _ in range(3000)} == {True}

@@ -97,6 +97,25 @@ def test_a_heartbeat_tells_how_long_the_last_save_took(tmp_path: Path) -> None:
     assert 0.3 <= json.loads(path.read_text().partition(" ")[2])["save_s"] < 60
 
 
+def test_a_heartbeat_never_ends_a_training(tmp_path: Path) -> None:
+    code = """
+import os, helper as h
+for step in (1, -1, 10**400, float("nan"), float("inf"), "x", None, object()):
+    h._beat_at = h._here = -1e9
+    h._here = (-1e9, 0, "-")
+    h.heartbeat(step=step, pause_s=1, loss="much", busy_s="?")
+    h.heartbeat(step=step, loss=float("nan"), busy_s=float("inf"))
+    h.heartbeat(pause_s=float("inf"))
+os.environ["RANK"] = chr(0xB2)
+print(h.rank())
+h.done()
+"""
+    env = {"SLURMTRAIN_HEARTBEAT": str(tmp_path / "beat"), "SLURMTRAIN_BEATS": str(tmp_path / "beats")}
+    text = said(python(code, tmp_path, **env, SLURMTRAIN_DONE_FILE=str(tmp_path / "no" / "folder" / "done")))
+    assert text.splitlines()[0] == "0"
+    assert "the end of the training cannot be noted in" in text.splitlines()[1]
+
+
 def test_done(tmp_path: Path) -> None:
     said(python("import helper as h; h.done()", tmp_path, SLURMTRAIN_DONE_FILE=str(tmp_path / "done")))
     assert (tmp_path / "done").exists()
