@@ -134,7 +134,7 @@ def test_an_announced_pause_needs_no_steps(tmp_path: Path, monkeypatch: pytest.M
         assert watched.after(90) is None
 
 
-@pytest.mark.parametrize("until", ["Infinity", "1e300", str(time.time() + 1000 * 3600)])
+@pytest.mark.parametrize("until", ["Infinity", "1e300", "9e9"])
 def test_a_pause_of_weeks_is_a_slip(until: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched(tmp_path, monkeypatch, STEPS)
     watched.heartbeat.write_text(f'7 {{"pause_until": {until}}}')
