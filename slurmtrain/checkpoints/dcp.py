@@ -13,7 +13,8 @@ from slurmtrain.checkpoints.model import Corrupt, Entry, Incomplete, Reading
 from slurmtrain.checkpoints.unpickle import MAX_BYTES, Inert, read_pickle
 from slurmtrain.checkpoints.window import Window
 
-_SAMPLED = 16  # pieces of a file of which the beginning is read
+_LOOKED_AT = 16_384  # pieces of a checkpoint, about; of one with fewer, all
+_OF_EACH_FILE = 16  # at least
 
 
 def is_dcp(entry: Entry) -> bool:
@@ -36,8 +37,10 @@ def check_dcp_folder(folder: Path, reading: Reading) -> None:
     pieces = metadata.field("storage_data") if isinstance(metadata, Inert) else None
     if not isinstance(pieces, dict):
         raise Corrupt(f".metadata of {folder.name} does not tell where the pieces are")
-    for name, places in _places(pieces).items():
-        _check_file(folder, name, places, reading)
+    files = _places(pieces)
+    stride = 1 if reading.deep else max(1, sum(map(len, files.values())) // _LOOKED_AT)
+    for name, places in files.items():
+        _check_file(folder, name, sorted(places), min(stride, max(1, len(places) // _OF_EACH_FILE)), reading)
 
 
 def _places(pieces: dict[Any, Any]) -> dict[str, set[tuple[int, int]]]:
@@ -54,7 +57,7 @@ def _places(pieces: dict[Any, Any]) -> dict[str, set[tuple[int, int]]]:
     return places
 
 
-def _check_file(folder: Path, name: str, places: set[tuple[int, int]], reading: Reading) -> None:
+def _check_file(folder: Path, name: str, places: list[tuple[int, int]], stride: int, reading: Reading) -> None:
     try:
         size = (folder / name).stat().st_size
     except FileNotFoundError:
@@ -63,7 +66,7 @@ def _check_file(folder: Path, name: str, places: set[tuple[int, int]], reading: 
     if size < end:
         raise Incomplete(f"{name[:80]!r} in {folder.name} has {size} bytes of {end}")
     with (folder / name).open("rb") as stream:
-        looked = sorted(places)[:: 1 if reading.deep else max(1, len(places) // _SAMPLED)]
+        looked = places[::stride]
         saved = {
             at for at in looked if not reading.out_of_time() and stream.seek(at[0]) >= 0 and stream.read(4) == MAGIC
         }
