@@ -14,7 +14,7 @@ from slurmtrain.checkpoints.find import checkpoint_dir
 from slurmtrain.checkpoints.pin import pin_newest
 from slurmtrain.core.events import LaunchStarted
 from slurmtrain.errors import SlurmtrainError, StoreError
-from slurmtrain.evidence.collector import AFTER
+from slurmtrain.evidence.collector import AFTER, FAILED, HUNG
 from slurmtrain.evidence.frozen import read_frozen_collectors
 from slurmtrain.evidence.keep import thin_scenes
 from slurmtrain.evidence.manifest import NodeScene
@@ -66,13 +66,22 @@ def carry_out(request: Request) -> NodeScene:
     options = plan.spec.scene
     scene = build_scene(request, run, plan)
     budget_s = max(1.0, (request.budget_s or options.budget_s) - _RESERVE_S)
+    keeps = request.batch_host or request.ending == AFTER
+    goes_on = request.ending in {FAILED, HUNG}  # the next launch may begin at any moment, and rotate checkpoints away
+    if keeps and goes_on:
+        _pin(run, plan)
     taken = take_scene(read_frozen_collectors(run.path), scene, budget_s, options.disable)
-    if request.batch_host or request.ending == AFTER:
-        with contextlib.suppress(OSError, SlurmtrainError):
-            pin_newest(run.path, plan.spec.checkpoint)
+    if keeps:
+        if not goes_on:
+            _pin(run, plan)
         with contextlib.suppress(OSError, SlurmtrainError):
             thin_scenes(run, options.keep_first, options.keep_last)
     return taken
+
+
+def _pin(run: RunDir, plan: Plan) -> None:
+    with contextlib.suppress(OSError, SlurmtrainError):
+        pin_newest(run.path, plan.spec.checkpoint)
 
 
 def build_scene(request: Request, run: RunDir, plan: Plan) -> Scene:
