@@ -102,11 +102,10 @@ def read_pace(heartbeat: Path, log: Path, begin: Begin, end: int | None = None) 
 def read_save_time(heartbeat: Path) -> float | None:
     """Seconds that the last ``atomic_save`` took, as the heartbeat tells them. Never raises."""
     try:
-        with open_file(heartbeat) as stream:
-            _, _, rest = stream.read(_HEARTBEAT_BYTES).decode("utf-8", "replace").partition(" ")
+        _, values, _ = _split_heartbeat(heartbeat)
     except OSError:
         return None
-    seconds = _as_number((_parse_json(rest) or {}).get("save_s"))
+    seconds = _as_number(values.get("save_s"))
     return seconds if seconds is not None and seconds > 0 else None
 
 
@@ -188,17 +187,23 @@ def _finite(value: float | None) -> float | None:
 
 
 def _read_heartbeat(path: Path) -> Told:
-    """``1200 {"at": …, "loss": …}``; a plain number is fine, too."""
     try:
-        with open_file(path) as stream:
-            first, _, rest = stream.read(_HEARTBEAT_BYTES).decode("utf-8", "replace").strip().partition(" ")
-            written = os.fstat(stream.fileno()).st_mtime
+        first, values, written = _split_heartbeat(path)
     except OSError:
         return Told()
-    values = _parse_json(rest) or {}
     told = _from_values({**values, **({"step": int(first)} if first.isascii() and first.isdigit() else {})})
     at = _as_number(values.get("at"))
     return replace(told, at=written if at is None else at) if told != Told() else told
+
+
+def _split_heartbeat(path: Path) -> tuple[str, dict[str, Any], float]:
+    """``1200 {"at": …, "loss": …}``: the first word, the values, when it was written. A plain number is fine, too.
+
+    Raises ``OSError``.
+    """
+    with open_file(path) as stream:
+        first, _, rest = stream.read(_HEARTBEAT_BYTES).decode("utf-8", "replace").strip().partition(" ")
+        return first, _parse_json(rest) or {}, os.fstat(stream.fileno()).st_mtime
 
 
 def _read_log(path: Path, start: int, end: int | None) -> Told:
