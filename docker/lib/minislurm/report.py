@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
 
 from minislurm.errors import MiniSlurmError
 
@@ -77,7 +76,7 @@ class Report:
         return code == 0 and found.get("passed", 0) > 0
 
     def count_run(self, code: int, lines: Sequence[str]) -> bool:
-        """Add the counts of another test run's summary: its closing line, and the tests that got a second chance."""
+        """Add the counts of what ran beside: its closing line, and the tests that got a second chance in it."""
         self.second += sum(int(number) for number in SECOND.findall("\n".join(lines[-20:])))
         return self.count(code, lines[-1] if lines else "")
 
@@ -106,9 +105,7 @@ def _failures(closing: str) -> int:
     return found.get("failed", 0) + found.get("error", 0) + found.get("errors", 0)
 
 
-def stream(
-    argv: list[str], *, cwd: Path, env: Mapping[str, str], timeout_s: float, sink: TextIO | None = None
-) -> tuple[int, str]:
+def stream(argv: list[str], *, cwd: Path, env: Mapping[str, str], timeout_s: float) -> tuple[int, str]:
     """Run a command in a session of its own and pass its output on; (exit status, pytest's closing line).
 
     After `timeout_s`, and at an exception, the whole session is killed.
@@ -131,7 +128,7 @@ def stream(
     closing = ""
     try:
         for line in child.stdout:
-            print(line, end="", flush=True, file=sink)
+            print(line, end="", flush=True)
             if CLOSING.search(line):
                 closing = line
         return child.wait(), closing

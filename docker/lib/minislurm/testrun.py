@@ -177,7 +177,7 @@ class TestRun:
             print("--- the same cluster with Slurm's own timers, run meanwhile ---", flush=True)
             code, lines = slow.finish()
         if code == 0:
-            return self.report.count(code, lines[-1]) and good
+            return self.report.count_run(code, lines) and good
         return self.pytest(tools, *slow_tests, extra_env=slow_env) and good
 
     def _quick(self, tools: Path) -> bool:
