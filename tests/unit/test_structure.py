@@ -19,6 +19,7 @@ from slurmtrain.config.schema import all_keys
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "slurmtrain").rglob("*.py"))
 MAX_FILE, MAX_FUNCTION, MEDIAN_FUNCTION = 350, 40, 10
+LONGER = {"slurmtrain/training.py": 500}  # one file by contract: it is copied beside training code
 
 
 def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -40,12 +41,8 @@ def test_imports_only_point_down_and_the_core_is_pure() -> None:
 
 
 def test_no_file_is_too_long() -> None:
-    long = {
-        str(p.relative_to(ROOT)): n
-        for p in SOURCES
-        if (n := len(p.read_text(encoding="utf-8").splitlines())) > MAX_FILE
-    }
-    assert long == {}
+    sizes = {str(p.relative_to(ROOT)): len(p.read_text(encoding="utf-8").splitlines()) for p in SOURCES}
+    assert {name: size for name, size in sizes.items() if size > LONGER.get(name, MAX_FILE)} == {}
 
 
 def test_no_function_is_too_long_and_most_are_short() -> None:
