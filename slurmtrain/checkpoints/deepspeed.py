@@ -8,7 +8,7 @@ from typing import Any
 
 from slurmtrain.checkpoints.archive import MAGIC, check_members, open_archive, read_torch_object
 from slurmtrain.checkpoints.model import Corrupt, Entry, Incomplete, Reading
-from slurmtrain.checkpoints.pointers import read_latest
+from slurmtrain.checkpoints.pointers import LATEST, read_latest
 from slurmtrain.checkpoints.unpickle import find_step
 
 _MODEL = re.compile(r"(?:zero_pp_rank_\d+_)?mp_rank_(\d+)_model_states\.pt|layer_\d+-model_\d+-model_states\.pt")
@@ -48,8 +48,8 @@ def _check_latest(entry: Entry) -> None:
     mine, tagged = (_NUMBER.findall(name or "") for name in (entry.path.name, tag))
     if tag is None or tag == entry.path.name or not mine or not tagged or int(mine[-1]) <= int(tagged[-1]):
         return
-    if (written := _time_of(entry.path.parent / "latest")) is not None and written < entry.path.stat().st_mtime:
-        raise Incomplete(f"{entry.path.name} is newer than {tag[:80]!r} in latest, which is written last")
+    if (written := _time_of(entry.path.parent / LATEST)) is not None and written < entry.path.stat().st_mtime:
+        raise Incomplete(f"{entry.path.name} is newer than {tag[:80]!r} in {LATEST}, which is written last")
 
 
 def _time_of(path: Path) -> float | None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from slurmtrain.checkpoints.dcp import check_dcp_folder, is_dcp
 from slurmtrain.checkpoints.model import Entry, Incomplete, Reading
+from slurmtrain.checkpoints.pointers import TRACKER
 
-TRACKER = "latest_checkpointed_iteration.txt"
 _FOLDER = re.compile(r"iter_(\d+)")
 _RANK = re.compile(r"mp_rank_(\d+)(?:_(\d+))?(?:_(\d+))?")
 

@@ -12,27 +12,32 @@ from pathlib import Path
 
 from slurmtrain.hosts.files import open_file
 
+LATEST = "latest"  # DeepSpeed's: a tag
+TRACKER = "latest_checkpointed_iteration.txt"  # Megatron's: a number, or "release"
+TENSORFLOW = "checkpoint"  # TensorFlow's: a table as text
+_OF_FORMATS = {"deepspeed": LATEST, "megatron": TRACKER}
 _MAX_BYTES = 4096
 _ITERATION = re.compile(r"iter_0*(\d+)")
 
 
 def read_latest(folder: Path) -> str | None:
     """The tag in DeepSpeed's ``latest``; None without one."""
-    return _read(folder / "latest")
+    return _read(folder / LATEST)
 
 
 def repoint(folder: Path, gone: str, to: str | None) -> list[str]:
     """Let pointers to ``gone`` name ``to`` instead, or rename them where there is nothing to name; what was changed."""
     changed = []
-    for name, old, new in _pointers(gone, to):
-        if _read(folder / name) == old:
+    for name in _OF_FORMATS.values():
+        old = _as_named(name, gone)
+        if old is not None and _read(folder / name) == old:
             with contextlib.suppress(OSError):
-                _replace(folder / name, new)
+                _replace(folder / name, _as_named(name, to) if to is not None else None)
                 changed.append(name)
-    if _mentions(folder / "checkpoint", gone):
+    if _mentions(folder / TENSORFLOW, gone):
         with contextlib.suppress(OSError):
-            _replace(folder / "checkpoint", f'model_checkpoint_path: "{to}"' if to else None)
-            changed.append("checkpoint")
+            _replace(folder / TENSORFLOW, f'model_checkpoint_path: "{to}"' if to else None)
+            changed.append(TENSORFLOW)
     return changed
 
 
@@ -42,30 +47,35 @@ def mend(folder: Path, form: str, to: str) -> str | None:
     A training that follows it would begin anew, or fail. A pointer that is missing is not made: its training does
     without, and would not keep it up to date.
     """
-    name = {"deepspeed": "latest", "megatron": "latest_checkpointed_iteration.txt"}.get(form)
+    name = _OF_FORMATS.get(form)
     named = _read(folder / name) if name else None
     if name is None or named is None or named == "release":
         return None
-    iteration = _ITERATION.fullmatch(to)
-    if form == "megatron":
-        there = named.isascii() and named.isdigit() and (folder / f"iter_{int(named[:18]):07d}").exists()
-    else:
-        there = named != "" and "\0" not in named and os.path.lexists(folder / named[:255])
-    if there or (form == "megatron" and iteration is None):
+    there = _names_iteration(folder, named) if name == TRACKER else _names_tag(folder, named)
+    new = _as_named(name, to)
+    if there or new is None:
         return None
     try:
-        _replace(folder / name, iteration[1] if form == "megatron" and iteration else to)
+        _replace(folder / name, new)
     except OSError:
         return None
     return name
 
 
-def _pointers(gone: str, to: str | None) -> list[tuple[str, str, str | None]]:
-    found = [("latest", gone, to)]
-    before, after = _ITERATION.fullmatch(gone), _ITERATION.fullmatch(to or "")
-    if before:
-        found.append(("latest_checkpointed_iteration.txt", before[1], after[1] if after else None))
-    return found
+def _as_named(pointer: str, checkpoint: str) -> str | None:
+    """How a pointer names a checkpoint; None for one that it cannot name."""
+    if pointer != TRACKER:
+        return checkpoint
+    iteration = _ITERATION.fullmatch(checkpoint)
+    return iteration[1] if iteration else None
+
+
+def _names_tag(folder: Path, tag: str) -> bool:
+    return tag != "" and "\0" not in tag and os.path.lexists(folder / tag[:255])
+
+
+def _names_iteration(folder: Path, text: str) -> bool:
+    return text.isascii() and text.isdigit() and (folder / f"iter_{int(text[:18]):07d}").exists()
 
 
 def _mentions(path: Path, name: str) -> bool:
