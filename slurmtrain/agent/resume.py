@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from slurmtrain.agent.say import say
-from slurmtrain.checkpoints.find import Choice, Found, choose, find_all, set_aside, set_aside_broken, step_of
+from slurmtrain.checkpoints.find import Choice, Found, choose, find_all, set_aside, set_aside_broken
+from slurmtrain.checkpoints.listing import step_of
 from slurmtrain.checkpoints.model import BROKEN, Health
 from slurmtrain.checkpoints.pin import bring_back, pinned_names, unpin
 from slurmtrain.checkpoints.pointers import mend
@@ -17,6 +18,8 @@ from slurmtrain.store.rundir import RunDir
 def choose_checkpoint(run: RunDir, checkpoint: Checkpoint) -> Found | None:
     """The newest checkpoint that is whole; broken ones that are newer are set aside, and that is said."""
     choice = choose(run.path, checkpoint)
+    if choice.left_out:
+        say(f"warning: {choice.left_out}")
     _say_gone(choice)
     if _is_older_than_kept(run, checkpoint, choice) and (back := _bring_back(run, checkpoint)):
         say(f"{', '.join(back[:3])}, which had been kept from deletion, is there again")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from slurmtrain.checkpoints import tensorflow
 from slurmtrain.checkpoints.apart import check_apart
 from slurmtrain.checkpoints.check import is_there
+from slurmtrain.checkpoints.listing import ASIDE, SET_ASIDE, Named, list_folder, step_of
 from slurmtrain.checkpoints.model import BROKEN, RESUMABLE, Health, Verdict
 from slurmtrain.checkpoints.own import OWN_FORMATS
 from slurmtrain.checkpoints.plain import TENSOR_SUFFIXES
@@ -23,16 +23,6 @@ from slurmtrain.errors import StoreError
 _MOST_CHECKED = 10
 _TOO_MANY_BROKEN = 3
 _LISTINGS = 3  # while checkpoints are deleted under the look at them
-_ASIDE = ".set-aside"  # of a folder
-SET_ASIDE = f"{_ASIDE}-"  # of a name
-_NUMBER = re.compile(r"[0-9]+")
-_UNFINISHED = re.compile(
-    r"\..*|.*(?:\.(?:tmp|temp|part|partial|incomplete|lock|writing)|~)|tmp[-_.].*|.*\.orbax-checkpoint-tmp(?:-\d+)?"
-)
-_NO_CHECKPOINT = re.compile(
-    r"latest(?:\.txt|_universal|_checkpointed_iteration\.txt)?|checkpoint|zero_to_fp32\.py|events\.out\.tfevents\..*|.*\.(?:log|yaml|yml|md|csv|py|sh|lock)"
-    r"|runs|wandb|README.*"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +42,15 @@ class Found:
 class Choice:
     """What to resume from, and the newer ones that were passed over with the reason, newest first.
 
-    ``doubtful``: none passed the check, and the newest is handed out all the same.
+    ``doubtful``: none passed the check, and the newest is handed out all the same. ``left_out``: a sentence about names
+    that were not looked at, "" where there is none.
     """
 
     newest: Found | None
     verdict: Verdict | None
     passed_over: tuple[tuple[Found, Verdict], ...] = ()
     doubtful: bool = False
+    left_out: str = ""
 
 
 def checkpoint_dir(run_dir: Path, checkpoint: Checkpoint) -> Path:
@@ -67,15 +59,38 @@ def checkpoint_dir(run_dir: Path, checkpoint: Checkpoint) -> Path:
 
 
 def find_all(run_dir: Path, checkpoint: Checkpoint) -> list[Found]:
-    """Every checkpoint, the newest first: by step, those without a number by the time of writing. Never raises."""
-    found = list(_candidates(checkpoint_dir(run_dir, checkpoint), checkpoint.pattern))
+    """Every checkpoint, the newest first: by step, those without a number by the time of writing. Never raises.
+
+    Of more names than can be looked at in seconds, those with the highest numbers; see ``list_all``.
+    """
+    return list_all(run_dir, checkpoint)[0]
+
+
+def list_all(run_dir: Path, checkpoint: Checkpoint) -> tuple[list[Found], str]:
+    """As ``find_all``, and a sentence about names that were left out; "" where none was. Never raises."""
+    folder = checkpoint_dir(run_dir, checkpoint)
+    listing = list_folder(folder, checkpoint.pattern)
+    found = sorted(_candidates(listing.names), key=lambda one: str(one.path))
     if checkpoint.marker:
         found = [one for one in found if not one.path.name.endswith(checkpoint.marker)]
+    if not listing.left_out:
+        return _sort(found), ""
+    return _sort(found), (
+        f"{folder} holds so many names like {checkpoint.pattern!r} that {listing.left_out} of them were not looked at: "
+        "give checkpoints a folder of their own, or a narrower checkpoint.pattern"
+    )
+
+
+def _sort(found: list[Found]) -> list[Found]:
+    """One without a number comes before the first of the others that is not younger than it."""
     numbered = sorted((c for c in found if c.step is not None), key=lambda c: (c.step or 0, c.modified), reverse=True)
-    for other in sorted((c for c in found if c.step is None), key=lambda c: c.modified):
-        place = next((i for i, c in enumerate(numbered) if c.modified <= other.modified), len(numbered))
-        numbered.insert(place, other)
-    return numbered
+    others = sorted((c for c in found if c.step is None), key=lambda c: c.modified)
+    joined: list[Found] = []
+    for one in numbered:
+        while others and one.modified <= others[-1].modified:
+            joined.append(others.pop())
+        joined.append(one)
+    return joined + others[::-1]
 
 
 def find_newest(run_dir: Path, checkpoint: Checkpoint) -> Found | None:
@@ -96,30 +111,31 @@ def choose(run_dir: Path, checkpoint: Checkpoint, *, deep: bool = False) -> Choi
             continue
         if choice.newest is not None or not any(v.health is Health.GONE for _, v in choice.passed_over):
             return choice
-    return Choice(None, None, choice.passed_over)
+    return Choice(None, None, choice.passed_over, left_out=choice.left_out)
 
 
 def _choose(run_dir: Path, checkpoint: Checkpoint, known: dict[tuple[Path, float], Verdict], *, deep: bool) -> Choice:
     """``known``: verdicts of earlier looks at one that was passed over."""
     passed: list[tuple[Found, Verdict]] = []
     own = run_dir / OWN_FORMATS
-    for found in find_all(run_dir, checkpoint)[:_MOST_CHECKED]:
+    listed, left_out = list_all(run_dir, checkpoint)
+    for found in listed[:_MOST_CHECKED]:
         if not checkpoint.check:
-            return Choice(found, None)
+            return Choice(found, None, left_out=left_out)
         verdict = known.get((found.path, found.modified))
         for _ in range(2):  # a file system's hiccup must not cost hours of training
             if verdict is None or verdict.health is Health.UNREADABLE:
                 verdict = check_apart(found.path, deep=deep, marker=checkpoint.marker, parts=found.parts, own=own)
         assert verdict is not None  # noqa: S101 - it was checked
         if verdict.health in RESUMABLE:
-            return Choice(found, verdict, tuple(passed))
+            return Choice(found, verdict, tuple(passed), left_out=left_out)
         known[found.path, found.modified] = verdict
         passed.append((found, verdict))
     unreadable = next((p for p in passed if p[1].health is Health.UNREADABLE), None)
     broken = [p for p in passed if p[1].health in BROKEN]
     if unreadable is not None or len(broken) >= _TOO_MANY_BROKEN:
-        return Choice(*(unreadable or broken[0]), doubtful=True)
-    return Choice(None, None, tuple(passed))
+        return Choice(*(unreadable or broken[0]), doubtful=True, left_out=left_out)
+    return Choice(None, None, tuple(passed), left_out=left_out)
 
 
 def set_aside_broken(choice: Choice) -> list[tuple[Path, str]]:
@@ -158,7 +174,7 @@ def set_aside(path: Path, instead: Found | None = None) -> Path:
 def _move(parts: list[Path], path: Path) -> Path:
     """To ``<folder>.set-aside/``, or where that is impossible beside it under another name. Raises ``OSError``."""
     inside = path.parent.resolve()
-    folder = inside.parent / f"{inside.name}{_ASIDE}"
+    folder = inside.parent / f"{inside.name}{ASIDE}"
     suffix = f"-{time.time_ns() // 1_000_000}"
     try:
         if (inside / "job.sbatch").exists():
@@ -178,51 +194,14 @@ def _move(parts: list[Path], path: Path) -> Path:
     return folder / f"{path.name}{suffix}"
 
 
-def _candidates(directory: Path, pattern: str) -> Iterator[Found]:
-    paths = _list(directory, pattern)
-    whole = {path.resolve() for path in paths if not path.is_symlink()}
-    groups: dict[str, list[Path]] = {}
-    for path in paths:
-        if SET_ASIDE in path.name or path.parent.name.endswith(_ASIDE) or path.name.endswith(_ASIDE):
-            continue
-        if _UNFINISHED.fullmatch(path.name) or _NO_CHECKPOINT.fullmatch(path.name):
-            continue
-        try:
-            if path.is_symlink() and path.resolve() in whole:
-                continue  # a name for another one, like last -> step-100
-            modified = path.stat().st_mtime
-        except (OSError, RuntimeError):
-            continue
-        prefix = tensorflow.prefix_of(path.name)
+def _candidates(names: Iterable[Named]) -> Iterator[Found]:
+    groups: dict[Path, list[Named]] = {}
+    for one in names:
+        prefix = tensorflow.prefix_of(one.path.name)
         if prefix is not None:
-            groups.setdefault(str(path.with_name(prefix)), []).append(path)
-            continue
-        yield Found(path, step_of(path.stem if path.is_file() else path.name), modified)
-    for joined, parts in groups.items():
-        yield from _grouped(Path(joined), parts)
-
-
-def _list(directory: Path, pattern: str) -> list[Path]:
-    """What the pattern matches. A folder that is deleted meanwhile ends pathlib's search: then it begins anew."""
-    for _ in range(_LISTINGS):
-        try:
-            return sorted(directory.glob(pattern))
-        except OSError:
-            continue
-        except (ValueError, NotImplementedError, RuntimeError):
-            break
-    return []
-
-
-def _grouped(path: Path, parts: list[Path]) -> Iterator[Found]:
-    try:
-        modified = max(part.stat().st_mtime for part in parts)
-    except OSError:
-        return
-    yield Found(path, step_of(path.name), modified, frozenset(part.name for part in parts))
-
-
-def step_of(name: str) -> int | None:
-    """The last number in a name; None without one."""
-    numbers = _NUMBER.findall(name)
-    return int(numbers[-1]) if numbers and len(numbers[-1]) <= 40 else None
+            groups.setdefault(one.path.with_name(prefix), []).append(one)
+        else:
+            yield Found(one.path, step_of(one.path.stem if one.is_file else one.path.name), one.modified)
+    for path, parts in groups.items():
+        names_of_parts = frozenset(part.path.name for part in parts)
+        yield Found(path, step_of(path.name), max(part.modified for part in parts), names_of_parts)

@@ -32,7 +32,7 @@ Examples:
 def command(run: str, deep: bool, last: int, as_json: bool, store: str | None) -> None:
     """List a run's checkpoints with a verdict about each; mark the one that the next launch resumes from."""
     from slurmtrain.checkpoints.apart import check_apart
-    from slurmtrain.checkpoints.find import checkpoint_dir, find_all
+    from slurmtrain.checkpoints.find import checkpoint_dir, list_all
     from slurmtrain.checkpoints.model import RESUMABLE
     from slurmtrain.checkpoints.own import OWN_FORMATS
     from slurmtrain.errors import NotFoundError
@@ -47,7 +47,10 @@ def command(run: str, deep: bool, last: int, as_json: bool, store: str | None) -
         )
     spec = plan.spec.checkpoint
     rows, resume = [], None
-    for one in find_all(found.path, spec)[:last]:
+    listed, left_out = list_all(found.path, spec)
+    if left_out:
+        click.echo(f"warning: {clean(left_out)}", err=True)
+    for one in listed[:last]:
         limit_s = {"limit_s": 86400.0} if deep else {}
         own = found.path / OWN_FORMATS
         verdict = check_apart(one.path, deep=deep, marker=spec.marker, parts=one.parts, own=own, **limit_s)

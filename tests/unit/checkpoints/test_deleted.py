@@ -15,7 +15,7 @@ from samples import DATA, SAMPLES, copy, files_of
 
 from slurmtrain.agent.resume import choose_checkpoint
 from slurmtrain.checkpoints.check import check
-from slurmtrain.checkpoints.find import choose, find_all
+from slurmtrain.checkpoints.find import choose, find_all, list_all
 from slurmtrain.checkpoints.model import BROKEN, Health
 from slurmtrain.checkpoints.pin import find_pinned, pin_newest
 from slurmtrain.core.spec import Checkpoint
@@ -130,12 +130,12 @@ def test_what_a_rotation_has_written_meanwhile_is_found(run: RunDir, monkeypatch
     old, newest = save(run, 10), run.path / "checkpoints" / "step-000020.pt"
 
     def list_late(run_dir: Path, checkpoint: Checkpoint) -> object:
-        found = find_all(run_dir, checkpoint)
+        found = list_all(run_dir, checkpoint)
         if old.exists():
             old.rename(newest)
         return found
 
-    monkeypatch.setattr("slurmtrain.checkpoints.find.find_all", list_late)
+    monkeypatch.setattr("slurmtrain.checkpoints.find.list_all", list_late)
     choice = choose(run.path, Checkpoint())
     assert choice.newest is not None
     assert choice.newest.path == newest
