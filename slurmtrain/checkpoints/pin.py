@@ -11,6 +11,7 @@ import contextlib
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from slurmtrain.errors import StoreError
 
 PINNED = "kept-checkpoint"  # a folder with one entry, the checkpoint, or with the parts of one
 MAX_FILES = 100_000
+_STALE_S = 3600.0
 _LINK_ERRORS = "the file system keeps no second name for a file"
 
 
@@ -39,7 +41,8 @@ def pin(run_dir: Path, checkpoint: Checkpoint, found: Found) -> Path:
     """Pin this one; see ``pin_newest``."""
     reasons = []
     for place in _places(run_dir, checkpoint):
-        staged = place.with_name(f".{place.name}.{secrets.token_hex(6)}.tmp")
+        staged = _staged(place)
+        _sweep(place)
         try:
             staged.mkdir(mode=0o700)
             _link_all(found, staged)
@@ -95,7 +98,7 @@ def bring_back(run_dir: Path, checkpoint: Checkpoint) -> list[str]:
         for entry in sorted(place.iterdir()):
             target = folder / entry.name
             if not os.path.lexists(target):
-                _link_tree(entry, target)
+                _bring(entry, target)
                 names.append(entry.name)
     except OSError as exc:
         raise StoreError(f"cannot bring {place} back to {folder}: {exc.strerror or exc}") from exc
@@ -113,23 +116,55 @@ def _link_all(found: Found, staged: Path) -> None:
         _link_tree(source, staged / source.name)
 
 
+def _bring(entry: Path, target: Path) -> None:
+    """A folder gets its name when all of it is there: a half one is no checkpoint. Raises ``OSError``."""
+    if not entry.is_dir():
+        _link_tree(entry, target)
+        return
+    staged = _staged(target)
+    try:
+        _link_tree(entry, staged)
+        staged.rename(target)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+def _staged(place: Path) -> Path:
+    return place.with_name(f".{place.name}.{secrets.token_hex(6)}.tmp")
+
+
 def _link_tree(source: Path, target: Path) -> None:
-    """Links within it stay links; a file behind a symbolic link is not ours to keep. Raises ``OSError``."""
+    """All of it or an ``OSError``. Links within it stay links; a file behind a symbolic link is not ours to keep."""
     if not source.is_dir():
         os.link(source, target, follow_symlinks=False)
         return
-    target.mkdir(mode=0o700)
+    names = list(_names_below(source))  # at once: a rotation may be at it, and what it deletes next is missed then
+    for name, is_folder in names:
+        if is_folder:
+            (target / name).mkdir(mode=0o700)
+        else:
+            os.link(source / name, target / name, follow_symlinks=False)
+    if set(names) != set(_names_below(source)):
+        raise OSError(f"{source.name} was changed or deleted meanwhile")
+
+
+def _names_below(source: Path) -> Iterator[tuple[str, bool]]:
+    """Relative path, and whether it is a folder; the source itself first, as ".". Raises ``OSError``."""
     count = 0
-    for folder, names, files in os.walk(source):
-        here = target / Path(folder).relative_to(source)
+    yield ".", True
+    for folder, names, files in os.walk(source, onerror=_fail):
+        here = Path(folder).relative_to(source)
+        count += len(files)
+        if count > MAX_FILES:
+            raise OSError(f"it has more than {MAX_FILES} files")
         for name in files:
-            count += 1
-            if count > MAX_FILES:
-                raise OSError(f"it has more than {MAX_FILES} files")
-            os.link(Path(folder) / name, here / name, follow_symlinks=False)
+            yield str(here / name), False
         for name in names:
-            if not (Path(folder) / name).is_symlink():
-                (here / name).mkdir(mode=0o700)
+            yield str(here / name), not (source / here / name).is_symlink()
+
+
+def _fail(error: OSError) -> None:
+    raise error
 
 
 def _swap(staged: Path, place: Path) -> None:
@@ -138,3 +173,11 @@ def _swap(staged: Path, place: Path) -> None:
         place.rename(old)
     staged.rename(place)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def _sweep(place: Path) -> None:
+    """What a kill left half made: its links would hold the space of checkpoints that the training deletes."""
+    for left in [*place.parent.glob(f".{place.name}.*.tmp"), *place.parent.glob(f".{place.name}.*.old")]:
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > _STALE_S:
+                shutil.rmtree(left, ignore_errors=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -112,3 +114,95 @@ def test_where_no_second_name_is_possible_it_is_said(run: Path, monkeypatch: pyt
     with pytest.raises(StoreError, match="is not kept from deletion"):
         pin_any(run)
     assert sorted(p.name for p in run.iterdir()) == ["checkpoints"]
+
+
+def save_folder(run: Path) -> Path:
+    """A valid one with a folder in it."""
+    folder = run / "checkpoints" / "checkpoint-7"
+    for name in ("a", "b"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "state.json").write_text("{}")
+    return folder
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="lowers its rights")
+def test_a_folder_that_cannot_be_read_is_not_pinned_in_part() -> None:
+    home = Path(tempfile.mkdtemp(prefix="st-pin-", dir="/tmp"))
+    try:
+        run = home / "r"
+        (run / "checkpoints").mkdir(parents=True)
+        folder = save_folder(run)
+        for path in [home, *home.rglob("*")]:
+            os.chown(path, 65534, 65534)
+        (folder / "b").chmod(0o000)
+        os.seteuid(65534)
+        with pytest.raises(StoreError, match=r"is not kept from deletion.*Permission denied"):
+            pin_any(run)
+        assert find_pinned(run, OPTIONS) is None
+        assert sorted(p.name for p in run.iterdir()) == ["checkpoints"]
+    finally:
+        os.seteuid(0)
+        shutil.rmtree(home)
+
+
+def test_one_that_is_deleted_while_it_is_pinned_is_not_pinned_in_part(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rotation goes through the folder at the same time, and is a little ahead."""
+    folder, link = save_folder(run), os.link
+
+    def link_and_delete(source: Path, target: Path, **how: bool) -> None:
+        link(source, target, **how)
+        other = folder / ("b" if Path(source).parent.name == "a" else "a")
+        (other / "state.json").unlink(missing_ok=True)
+
+    monkeypatch.setattr(os, "link", link_and_delete)
+    with pytest.raises(StoreError, match="No such file"):
+        pin_any(run)
+    assert find_pinned(run, OPTIONS) is None
+
+
+def test_one_that_grows_while_it_is_pinned_is_not_pinned_in_part(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, link = save_folder(run), os.link
+
+    def link_and_write(source: Path, target: Path, **how: bool) -> None:
+        link(source, target, **how)
+        (folder / "a" / "late.json").write_text("{}")
+
+    monkeypatch.setattr(os, "link", link_and_write)
+    with pytest.raises(StoreError, match="checkpoint-7 was changed or deleted meanwhile"):
+        pin_any(run)
+    assert find_pinned(run, OPTIONS) is None
+
+
+def test_one_that_comes_back_has_its_name_when_all_of_it_is_there(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, link = save_folder(run), os.link
+    pin_any(run)
+    shutil.rmtree(folder)
+    seen = []
+
+    def look(source: Path, target: Path, **how: bool) -> None:
+        seen.append(folder.exists())
+        if len(seen) == 2:
+            raise OSError(28, "No space left on device")
+        link(source, target, **how)
+
+    monkeypatch.setattr(os, "link", look)
+    with pytest.raises(StoreError, match="No space left on device"):
+        bring_back(run, OPTIONS)
+    assert list(folder.parent.iterdir()) == [], "nothing half is left"
+    monkeypatch.setattr(os, "link", link)
+    assert bring_back(run, OPTIONS) == ["checkpoint-7"]
+    assert sorted(p.name for p in folder.rglob("state.json")) == ["state.json"] * 2
+    assert seen == [False, False]
+
+
+def test_what_a_kill_left_of_a_pin_is_removed_by_the_next(run: Path) -> None:
+    write(run, 5)
+    for name, age in ((f".{PINNED}.ab12.tmp", 7200), (f".{PINNED}.ab12.old", 7200), (f".{PINNED}.cd34.tmp", 0)):
+        (run / name).mkdir()
+        os.utime(run / name, (time.time() - age,) * 2)
+    pin_any(run)
+    assert sorted(p.name for p in run.iterdir()) == [f".{PINNED}.cd34.tmp", "checkpoints", PINNED], (
+        "a young one is at work"
+    )
