@@ -23,8 +23,10 @@ asked to stop, nothing is resumed, nothing is written but what ``atomic_save`` i
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -32,6 +34,7 @@ import stat
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -40,12 +43,17 @@ from typing import Any
 _LOOK_S = 1.0  # how often the stop file is looked for, at most
 _BEAT_S = 10.0  # how often a heartbeat is written, at most
 _HERE_S = 1.0  # how often a rank says on its own node where it is, at most
+_LEFT_S = 86400.0  # a save that has written nothing for so long is over
+_MANY = 64  # files that are flushed one after the other, at most
+_OLD = ".old-"  # what a save replaces, in its hidden folder
+_HIDDEN = re.compile(r"\..+\.([0-9a-f]{8})\.(\d+)\.(\d+)\.[\w-]*\.\d+\.[0-9a-f]{16}\.tmp", re.ASCII | re.DOTALL)
 
 _asked = False
 _listens = False
 _looked_at = -1e9
 _beat_at = -1e9
 _save_s: float | None = None  # how long the last save took
+_cleared: set[str] = set()  # folders in which leftovers of saves were looked for
 _here: tuple[float, int, str] = (-1e9, -1, "-")  # when this rank said where it is, the step, its seconds per step
 
 
@@ -198,35 +206,116 @@ def done() -> None:
 def atomic_save(path: str | Path, *, folder: bool = False) -> Iterator[Path]:
     """A path to write a checkpoint to, which becomes ``path`` when all is on the disk, or never.
 
-    ``folder``: a directory is made, to write files into. An old ``path`` is replaced. What was written is removed
-    when the block raises. Raises ``RuntimeError`` in a process that was left behind on a lost node while a later
-    attempt of the run trains: its checkpoint would be taken for one of that attempt.
+    It has the same name, in a hidden folder beside ``path``: some libraries choose the format by the ending, or append
+    their own. ``folder``: a directory is made, to write files into. An old ``path`` is replaced. What was written is
+    removed when the block raises; what a kill leaves is removed by a later launch's first save beside it, or after a
+    day. Raises ``RuntimeError`` in a process that was left behind on a lost node while a later attempt of the run
+    trains: its checkpoint would be taken for one of that attempt.
     """
     global _save_s  # noqa: PLW0603
-    final, began = Path(path), time.monotonic()
+    final = Path(path).absolute()
     final.parent.mkdir(parents=True, exist_ok=True)
-    temporary = final.with_name(f".{final.name}.{os.getpid()}.tmp")
-    _remove(temporary)
-    if folder:
-        temporary.mkdir()
+    (hidden := _hidden_beside(final)).mkdir()
+    temporary = hidden / final.name
     try:
+        _clear_leftovers(final.parent, hidden)
+        began = time.monotonic()
+        if folder:
+            temporary.mkdir()
         yield temporary
-        for part in sorted(temporary.rglob("*")) if folder else [temporary]:
-            if part.is_file():
-                _sync(part)
+        _check_written(temporary)
+        _sync_all(temporary)
         if _is_overtaken():
             raise RuntimeError(f"a later attempt of this run has begun: {final.name} is not saved")
-        if folder and final.is_dir():
-            final.rename(old := final.with_name(f".{final.name}.{os.getpid()}.old.tmp"))
-            temporary.rename(final)
-            _remove(old)
-        else:
-            temporary.replace(final)
-        _sync(final.parent)
+        _put(temporary, final)
+        with contextlib.suppress(OSError):  # it is saved; some file systems refuse to flush a folder
+            _sync(final.parent)
         _save_s = time.monotonic() - began  # the next heartbeat tells it
-    except BaseException:
-        _remove(temporary)
-        raise
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _hidden_beside(final: Path) -> Path:
+    """``.<name>.<run>.<attempt>.<launch>.<host>.<pid>.<random>.tmp``: the pid alone is 1 in every container."""
+    run, *launch = (os.environ.get(f"SLURMTRAIN_{name}", "") for name in ("RUN_ID", "ATTEMPT", "LAUNCH"))
+    name = os.fsdecode(os.fsencode(final.name)[:100])  # with the rest less than the 255 bytes of a name
+    host = re.sub(r"[^\w-]", "_", socket.gethostname(), flags=re.ASCII)[:30]
+    numbers = ".".join(text if re.fullmatch("[0-9]{1,9}", text) else "0" for text in launch)
+    words = f"{zlib.crc32(os.fsencode(run)):08x}.{numbers}.{host}.{os.getpid()}.{os.urandom(8).hex()}"
+    return final.with_name(f".{name}.{words}.tmp")
+
+
+def _clear_leftovers(parent: Path, mine: Path) -> None:
+    """Once in a process and folder: put in place, or remove, what saves left that were killed."""
+    if str(parent) in _cleared:
+        return
+    _cleared.add(str(parent))
+    names = sorted(os.listdir(parent)) if os.access(parent, os.R_OK) else []  # noqa: PTH208
+    for number, other in enumerate(parent / name for name in names):
+        with contextlib.suppress(OSError):
+            if other != mine and _HIDDEN.fullmatch(other.name) and stat.S_ISDIR(other.lstat().st_mode):
+                _finish(other)
+                if _is_left(other, mine):
+                    other.rename(gone := mine / f".gone-{number}")  # for one of the ranks that see it
+                    shutil.rmtree(gone, ignore_errors=True)
+
+
+def _finish(hidden: Path) -> None:
+    """A save that was killed while the old folder had been taken away and the new one was not yet in its place."""
+    names = os.listdir(hidden)  # noqa: PTH208
+    for name in (name for name in names if name[0] != "." and any(other.startswith(_OLD) for other in names)):
+        if not os.path.lexists(hidden.parent / name):
+            (hidden / name).rename(hidden.parent / name)
+
+
+def _is_left(hidden: Path, mine: Path) -> bool:
+    """Whether nobody writes to it any more: of an earlier launch of this run, or, on the file server's clock, old."""
+    theirs, ours = (_HIDDEN.sub(r"\1 \2 \3", path.name).split() for path in (hidden, mine))
+    if theirs[0] == ours[0] and [int(number) for number in theirs[1:]] < [int(number) for number in ours[1:]]:
+        return True
+    now = mine.stat().st_ctime
+    return all(now - path.lstat().st_ctime > _LEFT_S for path in [hidden, *hidden.rglob("*")])
+
+
+def _check_written(temporary: Path) -> None:
+    others = sorted(path.name for path in temporary.parent.iterdir() if path.name[0] != "." and path != temporary)
+    if not os.path.lexists(temporary):
+        but = f", but to {others[0]}: give the path that ending" if others else ""
+        raise FileNotFoundError(f"nothing was written to {temporary.name}{but}")
+    if others:
+        raise ValueError(
+            f"{', '.join(others[:3])} beside {temporary.name} would be lost: use atomic_save(…, folder=True)"
+        )
+
+
+def _put(new: Path, final: Path) -> None:
+    """Rename, in one step where the kernel and the file system can; otherwise ``_finish`` mends what a kill leaves."""
+    for number in range(100):  # others may be saving to the same path
+        try:
+            new.rename(final)
+            return
+        except OSError as exc:
+            if number and not os.path.lexists(new):  # somebody took this for a save that was killed
+                return
+            busy = exc.errno in (errno.ENOTEMPTY, errno.EEXIST) or (final.is_symlink() and final.is_dir())
+            if not busy or number == 99:
+                raise
+        if _exchange(new, final):
+            return
+        with contextlib.suppress(FileNotFoundError):
+            final.rename(new.with_name(f"{_OLD}{number}"))
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two paths at once (Linux 3.15, not on NFS); False where that is refused."""
+    try:
+        import ctypes
+
+        swap = ctypes.CDLL(None, use_errno=True).renameat2
+        here, flag = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+        return bool(swap(here, os.fsencode(one), here, os.fsencode(other), ctypes.c_uint(flag)) == 0)
+    except (ImportError, OSError, AttributeError, TypeError):
+        return False
 
 
 def _is_overtaken() -> bool:
@@ -245,19 +334,52 @@ def _is_overtaken() -> bool:
     return False
 
 
+def _sync_all(top: Path) -> None:
+    """All of a checkpoint to the disk: files, then the folders with their names. Links are not followed."""
+    files, folders = [top], []
+    if top.is_dir() and not top.is_symlink():
+        for root, inner, names in os.walk(top):
+            files += [Path(root, name) for name in (*names, *inner)]
+            folders.append(Path(root))
+    for link in [path for path in files if path.is_symlink()]:
+        _turn_to_final(link, top)
+    files = [path for path in files if stat.S_ISREG(path.lstat().st_mode)]
+    try:
+        if len(files) < _MANY:
+            raise RuntimeError
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(16) as pool:  # 10,000 one after the other take a parallel file system minutes
+            list(pool.map(_sync, files))
+    except RuntimeError:  # few; or the interpreter is ending, and starts no thread any more
+        for path in files:
+            _sync(path)
+    for path in reversed(folders):
+        _sync(path)
+
+
+def _turn_to_final(link: Path, top: Path) -> None:
+    """A link to another file of the checkpoint by its whole path would lead nowhere after the renaming."""
+    target = os.readlink(link)  # noqa: PTH115 - Python 3.8
+    for way in (str(top), os.path.realpath(top)):
+        if target.startswith(f"{way}{os.sep}"):
+            link.unlink()
+            link.symlink_to(os.path.relpath(top / target[len(way) + 1 :], link.parent))
+            return
+
+
 def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except PermissionError:
+        return  # not for us to read again
     try:
         os.fsync(descriptor)
+    except OSError as exc:
+        if exc.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):  # a file system that has no such thing
+            raise
     finally:
         os.close(descriptor)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
 
 
 # --- frameworks; each is imported only by the function that needs it

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from slurmtrain.agent.say import say
-from slurmtrain.checkpoints.find import Choice, Found, choose, find_all, set_aside, set_aside_broken
+from slurmtrain.checkpoints.cut_saves import finish_cut_saves
+from slurmtrain.checkpoints.find import Choice, Found, checkpoint_dir, choose, find_all, set_aside, set_aside_broken
 from slurmtrain.checkpoints.listing import step_of
 from slurmtrain.checkpoints.model import BROKEN, Health
 from slurmtrain.checkpoints.pin import bring_back, pinned_names, unpin
@@ -17,6 +18,8 @@ from slurmtrain.store.rundir import RunDir
 
 def choose_checkpoint(run: RunDir, checkpoint: Checkpoint) -> Found | None:
     """The newest checkpoint that is whole; broken ones that are newer are set aside, and that is said."""
+    for path in finish_cut_saves(checkpoint_dir(run.path, checkpoint), checkpoint.pattern):
+        say(f"{path.name} was whole, and its save was killed before it had its name; it has it now")
     choice = choose(run.path, checkpoint)
     if choice.left_out:
         say(f"warning: {choice.left_out}")

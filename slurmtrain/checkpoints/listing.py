@@ -48,7 +48,8 @@ class Listing(NamedTuple):
 def list_folder(directory: Path, pattern: str) -> Listing:
     """What may be a checkpoint, in no order. Of too many, those with the highest numbers. Never raises."""
     read = _read_names(directory, pattern)
-    kept = [name for name in read if _may_be_one(name)]
+    unfinished = _unfinished_folders(read, directory, pattern)
+    kept = [name for name in read if _may_be_one(name) and name.rpartition("/")[0] not in unfinished]
     numbered = {name: step for name in kept if (step := _guess_step(name)) is not None}
     groups = [
         heapq.nlargest(MOST_LOOKED_AT, numbered, key=lambda name: numbered[name]),
@@ -81,6 +82,16 @@ def _read_names(directory: Path, pattern: str) -> list[str]:
         except (ValueError, NotImplementedError, RuntimeError):
             break
     return []
+
+
+def _unfinished_folders(names: Iterable[str], directory: Path, pattern: str) -> frozenset[str]:
+    """Those that somebody is writing; a name that the pattern has letter by letter is meant."""
+    meant, found = Path(pattern).parts, set()
+    for folder in {name.rpartition("/")[0] for name in names}:
+        inner = Path(folder).relative_to(directory).parts
+        if any(_UNFINISHED.fullmatch(name) for name in inner if name not in meant):
+            found.add(folder)
+    return frozenset(found)
 
 
 def _may_be_one(path: str) -> bool:
