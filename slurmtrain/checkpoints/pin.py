@@ -22,6 +22,7 @@ from slurmtrain.errors import StoreError
 
 PINNED = "kept-checkpoint"  # a folder with one entry, the checkpoint, or with the parts of one
 MAX_FILES = 100_000
+Name = tuple[str, bool]  # a path relative to the checkpoint, and whether it is a folder
 _STALE_S = 3600.0
 _LINK_ERRORS = "the file system keeps no second name for a file"
 
@@ -40,12 +41,17 @@ def pin_newest(run_dir: Path, checkpoint: Checkpoint) -> Path | None:
 def pin(run_dir: Path, checkpoint: Checkpoint, found: Found) -> Path:
     """Pin this one; see ``pin_newest``."""
     reasons = []
+    try:
+        trees = _trees(found)
+    except OSError as exc:
+        raise StoreError(f"the checkpoint {found.path} is not kept from deletion: {exc.strerror or exc}") from exc
     for place in _places(run_dir, checkpoint):
         staged = _staged(place)
         _sweep(place)
         try:
             staged.mkdir(mode=0o700)
-            _link_all(found, staged)
+            for source, names in trees.items():
+                _link_tree(source, staged / source.name, names)
             _swap(staged, place)
         except OSError as exc:
             reasons.append(f"{place.parent}: {exc.strerror or exc}")
@@ -110,20 +116,20 @@ def _places(run_dir: Path, checkpoint: Checkpoint) -> Iterator[Path]:
     yield checkpoint_dir(run_dir, checkpoint) / f".{PINNED}-{run_dir.name}"  # names with a dot are no checkpoints
 
 
-def _link_all(found: Found, staged: Path) -> None:
+def _trees(found: Found) -> dict[Path, list[Name]]:
+    """What is to be linked, listed at once: what a rotation deletes from now on is missed. Raises ``OSError``."""
     sources = [found.path.parent / part for part in sorted(found.parts)] if found.parts else [found.path]
-    for source in sources:
-        _link_tree(source, staged / source.name)
+    return {source: _names_below(source) for source in sources}
 
 
 def _bring(entry: Path, target: Path) -> None:
     """A folder gets its name when all of it is there: a half one is no checkpoint. Raises ``OSError``."""
     if not entry.is_dir():
-        _link_tree(entry, target)
+        _link_tree(entry, target, _names_below(entry))
         return
     staged = _staged(target)
     try:
-        _link_tree(entry, staged)
+        _link_tree(entry, staged, _names_below(entry))
         staged.rename(target)
     finally:
         shutil.rmtree(staged, ignore_errors=True)
@@ -133,12 +139,8 @@ def _staged(place: Path) -> Path:
     return place.with_name(f".{place.name}.{secrets.token_hex(6)}.tmp")
 
 
-def _link_tree(source: Path, target: Path) -> None:
+def _link_tree(source: Path, target: Path, names: list[Name]) -> None:
     """All of it or an ``OSError``. Links within it stay links; a file behind a symbolic link is not ours to keep."""
-    if not source.is_dir():
-        os.link(source, target, follow_symlinks=False)
-        return
-    names = list(_names_below(source))  # at once: a rotation may be at it, and what it deletes next is missed then
     for name, is_folder in names:
         if is_folder:
             (target / name).mkdir(mode=0o700)
@@ -148,19 +150,18 @@ def _link_tree(source: Path, target: Path) -> None:
         raise OSError(f"{source.name} was changed or deleted meanwhile")
 
 
-def _names_below(source: Path) -> Iterator[tuple[str, bool]]:
-    """Relative path, and whether it is a folder; the source itself first, as ".". Raises ``OSError``."""
-    count = 0
-    yield ".", True
+def _names_below(source: Path) -> list[Name]:
+    """The source itself first, as ".", each folder before what lies in it. Raises ``OSError``."""
+    if not source.is_dir():
+        return [(".", False)]
+    found: list[Name] = [(".", True)]
     for folder, names, files in os.walk(source, onerror=_fail):
         here = Path(folder).relative_to(source)
-        count += len(files)
-        if count > MAX_FILES:
+        found += [(str(here / name), False) for name in files]
+        found += [(str(here / name), not (source / here / name).is_symlink()) for name in names]
+        if len(found) > MAX_FILES:
             raise OSError(f"it has more than {MAX_FILES} files")
-        for name in files:
-            yield str(here / name), False
-        for name in names:
-            yield str(here / name), not (source / here / name).is_symlink()
+    return found
 
 
 def _fail(error: OSError) -> None:
