@@ -145,7 +145,7 @@ class AttemptRunner:
             self._attempt.stop_file.unlink()  # before companions start, who would take it for a request
         self._companions.ensure_running()
         self._shipper.ensure_running()
-        newest = choose_checkpoint(self._job.run, self._spec.checkpoint)
+        newest = choose_checkpoint(self._job.run, self._spec.checkpoint, self._record.set_aside)
         resume = f", resumes from {newest.path.name}" if newest else ""
         where = f"job {self._job.job_id} on {self._job.nodes}"
         say(f"=== attempt {self._attempt.number} launch {number} {where}{resume} ===")
@@ -291,7 +291,7 @@ class AttemptRunner:
 
     def _roll_back(self, decision: Decision, end: LaunchEnd) -> None:
         if decision.rollback and end.resumed_from is not None:
-            roll_back(self._job.run, self._spec.checkpoint, end.resumed_from)
+            roll_back(self._job.run, self._spec.checkpoint, end.resumed_from, decision.cause, self._record.set_aside)
 
     def _pause(self, decision: Decision) -> Decision | None:
         """Wait before the next launch. A reason to stop that comes meanwhile makes the launch pointless."""

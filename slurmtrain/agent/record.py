@@ -83,6 +83,10 @@ class Record:
             )
         )
 
+    def set_aside(self, path: Path, why: str) -> None:
+        """A checkpoint lies there now."""
+        self._write(ev.CheckpointSetAside(**self._head(), path=str(path), why=why))
+
     def stage_started(self, stage: str, tries: int) -> None:
         self._write(ev.StageStarted(**self._head(), stage=stage, tries=tries))
 

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from slurmtrain.agent.say import say
 from slurmtrain.checkpoints.cut_saves import finish_cut_saves
 from slurmtrain.checkpoints.find import Choice, Found, checkpoint_dir, choose, find_all, set_aside, set_aside_broken
-from slurmtrain.checkpoints.listing import step_of
 from slurmtrain.checkpoints.model import BROKEN, Health
-from slurmtrain.checkpoints.pin import bring_back, pinned_names, unpin
+from slurmtrain.checkpoints.pin import bring_back, is_older_than_kept, unpin
 from slurmtrain.checkpoints.pointers import mend
 from slurmtrain.core.spec import Checkpoint
 from slurmtrain.errors import StoreError
 from slurmtrain.store.rundir import RunDir
 
+Note = Callable[[Path, str], None]  # writes down where one that was set aside lies now, and why
 
-def choose_checkpoint(run: RunDir, checkpoint: Checkpoint) -> Found | None:
-    """The newest checkpoint that is whole; broken ones that are newer are set aside, and that is said."""
+
+def choose_checkpoint(run: RunDir, checkpoint: Checkpoint, note: Note = lambda _path, _why: None) -> Found | None:
+    """The newest checkpoint that is whole; broken ones that are newer are set aside, and that is said.
+
+    ``ops.checkpoints`` foretells it.
+    """
     for path in finish_cut_saves(checkpoint_dir(run.path, checkpoint), checkpoint.pattern):
         say(f"{path.name} was whole, and its save was killed before it had its name; it has it now")
     choice = choose(run.path, checkpoint)
     if choice.left_out:
         say(f"warning: {choice.left_out}")
     _say_gone(choice)
-    if _is_older_than_kept(run, checkpoint, choice) and (back := _bring_back(run, checkpoint)):
+    if is_older_than_kept(run.path, checkpoint, choice) and (back := _bring_back(run, checkpoint)):
         say(f"{', '.join(back[:3])}, which had been kept from deletion, is there again")
         choice = choose(run.path, checkpoint)
         for found, verdict in choice.passed_over:
@@ -35,6 +40,7 @@ def choose_checkpoint(run: RunDir, checkpoint: Checkpoint) -> Found | None:
         return choice.newest
     for path, why in set_aside_broken(choice):
         say(f"{why}: set aside as {path.parent.name}/{path.name}")
+        note(path, why)
     if choice.newest is not None and choice.verdict is not None:
         at = choice.newest.path
         if name := mend(at.parent, choice.verdict.format, at.name):
@@ -48,16 +54,6 @@ def _say_gone(choice: Choice) -> None:
             say(f"{verdict.detail}; it is passed over")
 
 
-def _is_older_than_kept(run: RunDir, checkpoint: Checkpoint, choice: Choice) -> bool:
-    """Whether the training has rotated away a better one than is left: it counted broken ones as its newest."""
-    if choice.newest is None:
-        return True
-    if choice.doubtful:
-        return choice.verdict is not None and choice.verdict.health in BROKEN
-    kept = max((step_of(name) or 0 for name in pinned_names(run.path, checkpoint)), default=0)
-    return any(v.health in BROKEN for _, v in choice.passed_over) and kept > (choice.newest.step or 0)
-
-
 def _bring_back(run: RunDir, checkpoint: Checkpoint) -> list[str]:
     try:
         return bring_back(run.path, checkpoint)
@@ -66,13 +62,18 @@ def _bring_back(run: RunDir, checkpoint: Checkpoint) -> list[str]:
         return []
 
 
-def roll_back(run: RunDir, checkpoint: Checkpoint, failed: Path) -> None:
+def roll_back(
+    run: RunDir, checkpoint: Checkpoint, failed: Path, cause: str = "", note: Note = lambda _path, _why: None
+) -> None:
     """Set aside the checkpoint that a launch failed with, so that the one before is used."""
     known = find_all(run.path, checkpoint)
     at = next((number for number, found in enumerate(known) if found.path == failed), None)
     before = known[at + 1] if at is not None and at + 1 < len(known) else None
     unpin(run.path, checkpoint, failed.name)
     try:
-        say(f"set aside {set_aside(failed, before).name}; the checkpoint before it is used")
+        aside = set_aside(failed, before)
     except StoreError as exc:
         say(str(exc))
+        return
+    say(f"set aside {aside.name}; the checkpoint before it is used")
+    note(aside, f"a launch that resumed from it failed: {cause or 'unknown'}")

@@ -98,13 +98,16 @@ def find_newest(run_dir: Path, checkpoint: Checkpoint) -> Found | None:
     return next(iter(find_all(run_dir, checkpoint)), None)
 
 
-def choose(run_dir: Path, checkpoint: Checkpoint, *, deep: bool = False) -> Choice:
-    """The newest checkpoint that may be resumed from.
+Known = dict[tuple[Path, float], Verdict]  # by path and time of writing
+
+
+def choose(run_dir: Path, checkpoint: Checkpoint, *, deep: bool = False, known: Known | None = None) -> Choice:
+    """The newest checkpoint that may be resumed from. ``known`` gets the verdicts about those that were passed over.
 
     One that cannot be read now is better than none: the training then fails instead of beginning anew. And where one
     after the other looks broken it is the check that is in doubt. What is deleted meanwhile counts for neither.
     """
-    known: dict[tuple[Path, float], Verdict] = {}
+    known = {} if known is None else known
     for _ in range(_LISTINGS):
         choice = _choose(run_dir, checkpoint, known, deep=deep)
         if choice.newest is not None and not is_there(choice.newest.path, choice.newest.parts):
@@ -114,7 +117,7 @@ def choose(run_dir: Path, checkpoint: Checkpoint, *, deep: bool = False) -> Choi
     return Choice(None, None, choice.passed_over, left_out=choice.left_out)
 
 
-def _choose(run_dir: Path, checkpoint: Checkpoint, known: dict[tuple[Path, float], Verdict], *, deep: bool) -> Choice:
+def _choose(run_dir: Path, checkpoint: Checkpoint, known: Known, *, deep: bool) -> Choice:
     """``known``: verdicts of earlier looks at one that was passed over."""
     passed: list[tuple[Found, Verdict]] = []
     own = run_dir / OWN_FORMATS

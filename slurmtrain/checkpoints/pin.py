@@ -8,6 +8,7 @@ is kept, and nothing is ever copied.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import secrets
 import shutil
@@ -15,8 +16,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from slurmtrain.checkpoints.find import Found, checkpoint_dir, choose
-from slurmtrain.checkpoints.model import Health
+from slurmtrain.checkpoints.find import Choice, Found, checkpoint_dir, choose, find_newest
+from slurmtrain.checkpoints.listing import step_of
+from slurmtrain.checkpoints.model import BROKEN, Health
 from slurmtrain.core.spec import Checkpoint
 from slurmtrain.errors import StoreError
 
@@ -80,6 +82,24 @@ def pinned_names(run_dir: Path, checkpoint: Checkpoint) -> list[str]:
     with contextlib.suppress(OSError):
         return [entry.name for entry in place.iterdir()] if place is not None else []
     return []
+
+
+def is_older_than_kept(run_dir: Path, checkpoint: Checkpoint, choice: Choice) -> bool:
+    """Whether the training has rotated away a better one than is left: it counted broken ones as its newest."""
+    if choice.newest is None:
+        return True
+    if choice.doubtful:
+        return choice.verdict is not None and choice.verdict.health in BROKEN
+    kept = max((step_of(name) or 0 for name in pinned_names(run_dir, checkpoint)), default=0)
+    return any(v.health in BROKEN for _, v in choice.passed_over) and kept > (choice.newest.step or 0)
+
+
+def find_missing(run_dir: Path, checkpoint: Checkpoint) -> Found | None:
+    """The pinned checkpoint, at its place among the pinned, where ``bring_back`` would bring it back. Never raises."""
+    place, folder = find_pinned(run_dir, checkpoint), checkpoint_dir(run_dir, checkpoint)
+    if place is None or all(os.path.lexists(folder / name) for name in pinned_names(run_dir, checkpoint)):
+        return None
+    return find_newest(run_dir, dataclasses.replace(checkpoint, dir=str(place), pattern="*"))
 
 
 def unpin(run_dir: Path, checkpoint: Checkpoint, name: str | None = None) -> None:

@@ -16,6 +16,33 @@ def clean(text: str) -> str:
     return safe if len(safe) <= _MAX else safe[:_MAX] + "…"
 
 
+def show_name(name: str) -> str:
+    """A file's name or path as a word for bash: as it is, or quoted where it holds anything odd."""
+    import shlex
+
+    if all(char.isprintable() for char in name):
+        return shlex.quote(name) if "'" in name or not name or any(c.isspace() for c in name) else name
+    escaped = (char if char.isprintable() else _escape(char) for char in name.replace("\\", "\\\\").replace("'", "\\'"))
+    return f"$'{''.join(escaped)}'"
+
+
+def _escape(char: str) -> str:
+    short = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(char)
+    return short or "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
+
+
+def show_size(size: int | None) -> str:
+    """``2.9 MiB``; ``?`` where it is not known."""
+    if size is None:
+        return "?"
+    amount, unit = float(size), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if amount < 1000 or unit == "TiB":
+            break
+        amount /= 1024
+    return f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"
+
+
 def say_error(text: str) -> None:
     """One sentence (or a list of problems) on stderr."""
     click.echo(f"slurmtrain: {clean(text)}", err=True)
@@ -32,10 +59,15 @@ def print_text(text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """A result for a program: one JSON document."""
+    """A result for a program: one JSON document. A file name may hold bytes that are no text: those are escaped."""
     import json
 
-    click.echo(json.dumps(value, ensure_ascii=not _is_utf8(), indent=None))
+    text = json.dumps(value, ensure_ascii=not _is_utf8(), indent=None)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        text = json.dumps(value, ensure_ascii=True, indent=None)
+    click.echo(text)
 
 
 def _is_utf8() -> bool:

@@ -109,6 +109,15 @@ class LaunchStarted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSetAside(Event):
+    """A checkpoint was moved out of the training's way. It is kept: ``path`` is where it lies since then."""
+
+    kind: ClassVar[str] = "checkpoint_set_aside"
+    path: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StopSent(Event):
     """The training was asked to save and leave."""
 
@@ -277,6 +286,7 @@ KINDS: Mapping[str, type[Event]] = {
         StageStarted,
         StageEnded,
         LaunchStarted,
+        CheckpointSetAside,
         StopSent,
         NodeNoticed,
         LaunchNoticed,

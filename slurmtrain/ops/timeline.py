@@ -254,6 +254,7 @@ _WORDS: Mapping[type[ev.Event], Callable[[Any], str]] = {
     ev.StageStarted: lambda e: f"{e.stage} begins" + (f", try {e.tries}" if e.tries > 1 else ""),
     ev.StageEnded: _stage_ended,
     ev.LaunchStarted: _launch_started,
+    ev.CheckpointSetAside: lambda e: _with_reason(f"set aside as {'/'.join(e.path.rsplit('/', 2)[-2:])}", e.why),
     ev.StopSent: lambda e: f"asked to save and leave: {e.reason}" + (f" ({e.detail})" if e.detail else ""),
     ev.NodeNoticed: lambda e: e.detail,
     ev.LaunchNoticed: lambda e: e.detail,

@@ -5,6 +5,7 @@ The training writes archives of NumPy's kind under their final names, without ca
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,10 @@ def test_the_newest_whole_checkpoint_is_taken(cluster: Cluster, store: Path, dam
     aside = sorted(path.name.rpartition("-")[0] for path in run.path.glob("checkpoints.set-aside/*"))
     assert aside == [f"step-{step:03d}.npz" for step in range(resumed + 10, 50, 10)], "kept, under another name"
     assert "set aside as checkpoints.set-aside/step-040.npz" in run.log()
-    listed = run.slurmtrain("checkpoints", run.run_id).stdout.splitlines()
-    assert listed[0].startswith("→ step-060.npz")
-    assert all(" valid " in line for line in listed)
+    listed = run.slurmtrain("checkpoints", run.run_id).stdout
+    assert "\n→ step-060.npz" in listed
+    told = json.loads(run.slurmtrain("checkpoints", run.run_id, "--json").stdout)
+    why = {row["name"]: row["why"] for row in told["set_aside"]}
+    assert sorted(why) == aside
+    assert all(text in listed and text.startswith(name) for name, text in why.items()), why
+    assert {row["health"] for row in told["checkpoints"]} == {"valid"}

@@ -223,10 +223,8 @@ def test_prune_on_real_runs(cluster: Cluster, store: Path, small: Path) -> None:
         assert [path.read_bytes() for path in run.checkpoints.iterdir()] == [newest[run.run_id]]
         assert len(_files(run)) <= 25
         _assert_all_commands_work(run, small)
-        resumed = [
-            row for row in json.loads(run.slurmtrain("checkpoints", run.run_id, "--json").stdout) if row["resume"]
-        ]
-        assert len(resumed) == 1
+        told = json.loads(run.slurmtrain("checkpoints", run.run_id, "--json").stdout)
+        assert [row["path"] for row in told["checkpoints"] if row["resume"]] == [told["next"]["path"]]
         assert "slurmtrain prune" in run.slurmtrain("logs", run.run_id, check=False).stderr
     assert _content(runs.held) == held, "a held run keeps everything"
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
-from made_runs import make_run
 
 from slurmtrain.agent.resume import choose_checkpoint, roll_back
 from slurmtrain.checkpoints.apart import check_apart
 from slurmtrain.checkpoints.find import choose, find_all
 from slurmtrain.checkpoints.model import Health, Verdict
-from slurmtrain.cli.checkpoints import command
 from slurmtrain.core.spec import Checkpoint
 from slurmtrain.store.rundir import RunDir
 
@@ -184,22 +180,3 @@ def test_a_pickle_that_wants_all_memory_ends_alone(tmp_path: Path) -> None:
 def test_a_check_that_hangs_is_left(tmp_path: Path) -> None:
     verdict = check_apart(TORCH, limit_s=0.001)
     assert (verdict.health, "within" in verdict.detail) == (Health.UNREADABLE, True)
-
-
-def test_the_command_lists_them_with_a_verdict(tmp_path: Path) -> None:
-    run_with_plan = make_run(tmp_path).dir
-    (run_with_plan.path / "checkpoints").mkdir(exist_ok=True)
-    save(run_with_plan, 10, 20, cut=(20,))
-    store = str(run_with_plan.path.parents[1])
-    text = CliRunner().invoke(command, [run_with_plan.run_id, "--store", store])
-    assert text.exception is None, text.exception
-    first, second = text.stdout.splitlines()
-    assert first.startswith("  step-000020.pt")
-    assert "incomplete" in first
-    assert "has no end" in first
-    assert second.startswith("→ step-000010.pt")
-    rows = json.loads(CliRunner().invoke(command, [run_with_plan.run_id, "--json", "--deep", "--store", store]).stdout)
-    assert [(row["health"], row["step"], row["resume"], row["deep"]) for row in rows] == [
-        ("incomplete", 20, False, False),
-        ("valid", 40, True, True),
-    ]
