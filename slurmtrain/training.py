@@ -47,9 +47,11 @@ _LEFT_S = 86400.0  # a save that has written nothing for so long is over
 _MANY = 64  # files that are flushed one after the other, at most
 _OLD = ".old-"  # what a save replaces, in its hidden folder
 _HIDDEN = re.compile(r"\..+\.([0-9a-f]{8})\.(\d+)\.(\d+)\.[\w-]*\.\d+\.[0-9a-f]{16}\.tmp", re.ASCII | re.DOTALL)
+_TERM_S = 1.0  # after SIGTERM: how long the companion may take to say that the whole job got it
 
 _asked = False
 _listens = False
+_term_pipe: int | None = None  # what comes by SIGTERM goes through it to a thread
 _looked_at = -1e9
 _beat_at = -1e9
 _save_s: float | None = None  # how long the last save took
@@ -94,6 +96,101 @@ def listen() -> None:
             before(number, frame)
 
     signal.signal(signal.SIGUSR2, on_signal)
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and os.environ.get("SLURMTRAIN_BEATS"):
+        _outlive_term()
+
+
+def _outlive_term() -> None:
+    """SIGTERM to the whole job begins the grace time of a preemption, or an end with some seconds left: time to save.
+
+    Where it comes to the ranks alone one of them has failed, and it ends them as ever. A thread waits to learn which it
+    is, for a main thread that stands in a collective runs no handler.
+    """
+    global _term_pipe  # noqa: PLW0603
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    _term_pipe = writing
+
+    def on_term(number: int, _frame: FrameType | None) -> None:  # where somebody else has the wakeup descriptor
+        with contextlib.suppress(OSError):
+            os.write(writing, bytes([number]))
+
+    signal.signal(signal.SIGTERM, on_term)
+    other = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    if other != -1:
+        signal.set_wakeup_fd(other)
+    threading.Thread(target=_hear_term, args=(reading,), name="slurmtrain-term", daemon=True).start()
+
+
+def _hear_term(reading: int) -> None:
+    global _asked  # noqa: PLW0603
+    while True:
+        if signal.SIGTERM in os.read(reading, 64):
+            if _find_term_mark() is None:
+                _die_of_term()
+            _asked = True
+
+
+def _find_term_mark() -> float | None:
+    """When the companion, a step of its own, got SIGTERM with this process; None where it came to the ranks alone."""
+    now, until = time.time(), time.monotonic() + _TERM_S
+    folder = os.environ.get("SLURMTRAIN_BEATS", "")
+    while time.monotonic() < until:
+        with contextlib.suppress(OSError):
+            at = os.stat(f"{folder}/{_node()}@term").st_mtime  # noqa: PTH116
+            if at >= now - _TERM_S and _is_private(folder):
+                return at
+        time.sleep(0.02)
+    return None
+
+
+def _die_of_term() -> None:
+    """As without a handler, so that Slurm sees it; Python sets handlers in the main thread alone."""
+    with contextlib.suppress(Exception):
+        import ctypes
+
+        ctypes.CDLL(None).signal(ctypes.c_int(signal.SIGTERM), ctypes.c_void_p(None))
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(1)
+    os._exit(128 + signal.SIGTERM)
+
+
+def _after_fork() -> None:
+    """A child dies of SIGTERM, but a worker of torch's DataLoader outlives the one that its rank outlives.
+
+    Otherwise the rank would fail for the loss of it before it can save. torch sets the handler of its workers itself.
+    """
+    if _term_pipe is not None:  # it is the rank's
+        other = signal.set_wakeup_fd(-1)
+        if other != _term_pipe:
+            signal.set_wakeup_fd(other)
+        if getattr(signal.getsignal(signal.SIGTERM), "__module__", "") == __name__:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    handlers = sys.modules.get("torch.utils.data._utils.signal_handling")
+    set_handlers = getattr(handlers, "_set_worker_signal_handlers", None)
+    if set_handlers is None or not os.environ.get("SLURMTRAIN_BEATS"):
+        return
+
+    outlived: set[float | None] = {None}
+
+    def on_term(_number: int, _frame: FrameType | None) -> None:
+        if (mark := _find_term_mark()) in outlived:
+            _die_of_term()  # a second one for one mark: it is its rank that ends it
+        outlived.add(mark)
+
+    def set_all_handlers() -> None:
+        set_handlers()
+        signal.signal(signal.SIGTERM, on_term)
+
+    handlers._set_worker_signal_handlers = set_all_handlers  # type: ignore[union-attr]  # in this child alone
+
+
+if active():
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _node() -> str:
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 def should_stop(*, together: bool = True) -> bool:
@@ -180,13 +277,21 @@ def _say_here(step: int, busy_s: float | None) -> None:
     with contextlib.suppress(OSError, ValueError):
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)  # noqa: PTH102
-        info = os.lstat(folder)
-        if info.st_uid != os.geteuid() or not stat.S_ISDIR(info.st_mode) or info.st_mode & 0o077:
-            return  # somebody else's: /dev/shm is open to everybody
-        name = f"{folder}/{os.environ.get('SLURMD_NODENAME') or socket.gethostname()}@{rank()}"
+        if not _is_private(folder):
+            return
+        name = f"{folder}/{_node()}@{rank()}"
         busy = "-" if busy_s is None else f"{float(busy_s):.6f}"
         Path(f"{name}.tmp").write_text(f"{step} {time.time():.3f} {pace} {busy}\n", encoding="ascii")
         os.replace(f"{name}.tmp", name)  # noqa: PTH105
+
+
+def _is_private(folder: str) -> bool:
+    """Whether it is of this user alone: /dev/shm is open to everybody."""
+    try:
+        info = os.lstat(folder)
+    except (OSError, ValueError):
+        return False
+    return info.st_uid == os.geteuid() and stat.S_ISDIR(info.st_mode) and not info.st_mode & 0o077
 
 
 def done() -> None:

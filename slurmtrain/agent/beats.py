@@ -22,6 +22,7 @@ from slurmtrain.hosts.files import open_file
 
 BEATS = "SLURMTRAIN_BEATS"  # the environment variable that names the folder
 _PLACES = (Path("/dev/shm"), Path("/tmp"))  # noqa: S108 - of the node, the folder itself is private
+TERM = "term"  # the file in which a companion says that SIGTERM came to it, too
 _PREFIX = "slurmtrain-beats-"
 _FILE = re.compile(r"(.{1,200})@([0-9]{1,7})", re.ASCII)
 _MAX_FILES = 4096
@@ -47,6 +48,19 @@ class NodeBeats:
             self._folder = folder
             self.remove(but=folder)
         return read_paces(folder, self._node) if folder else []
+
+    def tell_term(self, ranks: Sequence[Process]) -> None:
+        """Slurm signalled the whole job and not the ranks alone: they may save. Never raises.
+
+        ``slurmtrain.training`` waits a second for this mark.
+        """
+        self.read(ranks)
+        with contextlib.suppress(OSError, ValueError):
+            if self._folder:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(self._folder, 0o700)  # noqa: PTH102
+                if _is_ours(self._folder):
+                    Path(self._folder, f"{self._node}@{TERM}").touch()
 
     def report(self, ranks: Sequence[Process]) -> dict[str, Any]:
         """For the node's file: ``launch``, and ``paces``, rows of rank, step, when, seconds per step, seconds at work.

@@ -76,6 +76,7 @@ class Companion:
         self._stop_wanted = False
         self._stop_launch = ""  # the one that is to stop
         self._terminated_at: float | None = None
+        self._term_untold = False
         self._dismissed = False
         self._wake = Wake()
 
@@ -104,10 +105,10 @@ class Companion:
             if self._asked:
                 self._asked = False
                 self._hear_request()
-            if self._terminated_at is not None:
-                self._scenes.on_term()
             if self._stop_wanted:
                 delivered |= self._deliver(delivered)
+            if self._terminated_at is not None:
+                self._hear_term()  # after the signal: who learns of it thereby may be about to exit already
             if self._terminated_at is not None and self._may_leave(self._terminated_at):
                 self._report("left")
                 return 0
@@ -115,6 +116,12 @@ class Companion:
                 beat = time.monotonic()
                 self._report("here")
             self._wake.sleep(_TICK_S, self._words.fileno)
+
+    def _hear_term(self) -> None:
+        if self._term_untold:
+            self._term_untold = False
+            self._beats.tell_term(self._ranks())
+        self._scenes.on_term()
 
     def _hear_request(self) -> None:
         """The agent wants stacks, or the ranks to stop; or a person did `scancel -s USR2`: the ranks have heard it."""
@@ -186,7 +193,7 @@ class Companion:
         self._dismissed = True
 
     def _on_term(self, _number: int, _frame: FrameType | None) -> None:
-        self._stop_wanted = True
+        self._stop_wanted = self._term_untold = True
         if self._terminated_at is None:
             self._terminated_at = time.monotonic()
             self._agent.tell()

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Trainings with Lightning, the Hugging Face Trainer and accelerate as their users write them, with our helper.
 
-All else is at the default of both sides; in particular Lightning's own support for Slurm is on. A start writes a line.
+The data comes from a worker process, as it usually does. All else is at the default of both sides; in particular
+Lightning's own support for Slurm is on. A start writes a line.
 A file ``finish`` makes the steps that are left quick, a file ``die`` kills the process.
 """
 
@@ -37,7 +38,7 @@ class Rows(torch.utils.data.Dataset):  # type: ignore[type-arg]
             time.sleep(PACE_S)
         if Path("die").exists():
             Path("die").unlink()
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getppid() if torch.utils.data.get_worker_info() else os.getpid(), signal.SIGKILL)
         return {"points": torch.full((4,), index / STEPS), "labels": torch.tensor(index % 2)}
 
 
@@ -71,7 +72,9 @@ def train_lightning(*, alone: bool = False) -> None:
     )  # fmt: skip
     print(f"cluster environment: {type(trainer._accelerator_connector.cluster_environment).__name__}", flush=True)
     trainer.fit(
-        Module(), torch.utils.data.DataLoader(Rows(), batch_size=1), ckpt_path=None if alone else st.resume_from()
+        Module(),
+        torch.utils.data.DataLoader(Rows(), batch_size=1, num_workers=1),
+        ckpt_path=None if alone else st.resume_from(),
     )
 
 
@@ -93,7 +96,7 @@ def train_trainer() -> None:
 
     args = TrainingArguments(
         output_dir=str(st.checkpoint_dir()), per_device_train_batch_size=1, max_steps=STEPS, logging_steps=1,
-        report_to=[], use_cpu=True,
+        report_to=[], use_cpu=True, dataloader_num_workers=1,
     )  # fmt: skip
     trainer = Trainer(Model(), args, train_dataset=Rows(), callbacks=[Note(), st.trainer_callback()])
     trainer.train(resume_from_checkpoint=str(st.resume_from() or "") or None)
@@ -110,9 +113,8 @@ def train_accelerate() -> None:
         accelerator.load_state(str(path))
         step = int(Path(path).name.rpartition("-")[2])
     started(step)
-    rows = Rows()
-    while step < STEPS:
-        row = rows[step]
+    rows = torch.utils.data.Subset(Rows(), range(step, STEPS))
+    for row in torch.utils.data.DataLoader(rows, batch_size=None, num_workers=1):
         loss = nn.functional.cross_entropy(model(row["points"]), row["labels"])
         optimizer.zero_grad()
         accelerator.backward(loss)

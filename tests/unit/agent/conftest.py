@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -20,5 +21,6 @@ def ranks(tmp_path: Path) -> Iterator[Ranks]:
     made = Ranks(tmp_path)
     yield made
     for process in made.started:
-        os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -192,3 +192,95 @@ def test_a_process_of_an_overtaken_attempt_saves_nothing(tmp_path: Path) -> None
     assert process.returncode == 1
     assert "a later attempt of this run has begun: step-1.pt is not saved" in out
     assert list((tmp_path / "c").iterdir()) == []
+
+
+# --- SIGTERM: to the whole job it begins a grace time, to the ranks alone it ends them
+
+WAIT = """
+import time
+until = time.monotonic() + 60
+while not h.should_stop() and time.monotonic() < until: time.sleep(0.02)
+print("leaves", flush=True)
+"""
+IN_A_COLLECTIVE = """
+import hashlib
+hashlib.pbkdf2_hmac("sha256", b"a", b"b", 2_000_000_000)  # lets other threads run, but no handler
+"""
+WITH_A_LOOP = """
+import asyncio
+async def wait():
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, print)  # takes the wakeup descriptor
+    print("ready", flush=True)
+    while not h.should_stop(): await asyncio.sleep(0.02)
+    print("leaves", flush=True)
+asyncio.run(wait())
+"""
+
+
+def listener(tmp_path: Path, rest: str, before: str = "") -> subprocess.Popen[str]:
+    """A rank that has begun to listen, and the folder in which its node's companion leaves the mark."""
+    beats = tmp_path / "beats"
+    beats.mkdir(mode=0o700)
+    ready = "" if "ready" in rest else "print('ready', flush=True)\n"
+    code = f"import signal, os, helper as h\n{before}\nh.listen()\n{ready}{rest}"
+    env = {"SLURMTRAIN_RUN_ID": "r", "SLURMTRAIN_BEATS": str(beats), "SLURMD_NODENAME": "n1"}
+    process = python(code, tmp_path, **env)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+@pytest.mark.parametrize("rest", [WAIT, WITH_A_LOOP], ids=["loop", "asyncio"])
+def test_term_to_the_whole_job_is_a_wish_to_save_and_leave(tmp_path: Path, rest: str) -> None:
+    process = listener(tmp_path, rest)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.1)
+    (tmp_path / "beats/n1@term").touch()
+    assert said(process) == "leaves"
+
+
+@pytest.mark.parametrize("rest", [WAIT, WITH_A_LOOP, IN_A_COLLECTIVE], ids=["loop", "asyncio", "collective"])
+@pytest.mark.parametrize("mark", ["", "n2@term", "old"])
+def test_term_to_the_ranks_alone_ends_them_as_ever(tmp_path: Path, rest: str, mark: str) -> None:
+    process = listener(tmp_path, rest)
+    if mark == "old":
+        (tmp_path / "beats/n1@term").touch()
+        os.utime(tmp_path / "beats/n1@term", (time.time() - 60,) * 2)
+    elif mark:
+        (tmp_path / "beats" / mark).touch()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == -signal.SIGTERM
+
+
+def test_a_mark_that_somebody_else_could_have_left_is_not_believed(tmp_path: Path) -> None:
+    process = listener(tmp_path, WAIT)
+    (tmp_path / "beats/n1@term").touch()
+    (tmp_path / "beats").chmod(0o777)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == -signal.SIGTERM
+
+
+def test_a_handler_of_ones_own_stays(tmp_path: Path) -> None:
+    own = "signal.signal(signal.SIGTERM, lambda *_: (print('mine', flush=True), os._exit(5)))"
+    process = listener(tmp_path, WAIT, own)
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout is not None
+    assert (process.wait(timeout=30), process.stdout.read()) == (5, "mine\n")
+
+
+CHILDREN = """
+import subprocess, multiprocessing as mp, time
+forked = mp.get_context("fork").Process(target=time.sleep, args=(60,))
+forked.start()
+run = subprocess.Popen(["sleep", "60"])
+time.sleep(0.2)
+forked.terminate(); run.terminate()
+forked.join(); run.wait()
+print(forked.exitcode, run.returncode, flush=True)
+time.sleep(1.5)
+print("alive", h.should_stop(), flush=True)
+"""
+
+
+def test_children_die_of_term_as_ever_and_do_not_wake_their_rank(tmp_path: Path) -> None:
+    assert said(listener(tmp_path, CHILDREN)) == "-15 -15\nalive False"

@@ -1,0 +1,58 @@
+"""SIGTERM to a whole job and to its ranks alone: real processes, the companion and a rank with the helper."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from agent_support import Scene
+from rank_processes import JOB, Ranks
+
+from slurmtrain.agent.beats import beats_folder
+
+COMPANION = """
+import os, sys
+from pathlib import Path
+from slurmtrain.agent.companion import run_companion
+run_companion(Path(sys.argv[1]), 0, os.environ)
+"""
+RANK = """
+import sys, time
+from slurmtrain.training import listen, should_stop
+listen()
+open(sys.argv[1] + ".ready.rank", "w").close()
+until = time.monotonic() + 60
+while not should_stop() and time.monotonic() < until: time.sleep(0.02)
+"""
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_rank_outlives_the_term_that_its_companion_gets_too(tmp_path: Path, ranks: Ranks, whole: bool) -> None:
+    scene = Scene(tmp_path)
+    scene.claim()
+    folder = beats_folder(JOB, "0.1")
+    rank = ranks.start(ranks.python(RANK), SLURMTRAIN_RUN_ID="r", SLURMTRAIN_BEATS=str(folder), SLURMD_NODENAME="n1")
+    env = {**os.environ, "SLURM_JOB_ID": JOB, "SLURMD_NODENAME": "n1"}
+    companion = subprocess.Popen([sys.executable, "-c", COMPANION, str(scene.run.path)], env=env, stdin=subprocess.PIPE)
+    try:
+        reported, deadline = scene.attempt.nodes / "n1.json", time.monotonic() + 60
+        while not reported.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        rank.send_signal(signal.SIGTERM)
+        if whole:
+            companion.send_signal(signal.SIGTERM)
+        assert rank.wait(60) == (0 if whole else -signal.SIGTERM)
+        if whole:
+            assert companion.wait(60) == 0
+            assert not folder.exists(), "nothing is left in the memory of the node"
+    finally:
+        companion.kill()
+        companion.wait()
+        shutil.rmtree(folder, ignore_errors=True)
