@@ -29,9 +29,8 @@ from slurmtrain.errors import SpecError, StoreError
 from slurmtrain.evidence.choose import choose_collectors
 from slurmtrain.evidence.collector import Collector
 from slurmtrain.evidence.frozen import COLLECTORS, freeze_collectors
+from slurmtrain.ops.freeze import freeze
 from slurmtrain.ops.shipping.start import find_program
-from slurmtrain.plugins.rulepacks import load_rules
-from slurmtrain.render.agent_zip import build_agent_zip
 from slurmtrain.render.rescue import build_rescue_script
 from slurmtrain.render.scripts import Scripts, render_scripts
 from slurmtrain.resources import bundled
@@ -160,11 +159,12 @@ def build_frozen_files(extensions: Extensions) -> dict[str, tuple[bytes, int]]:
     """The program, the rules and the formats that the run keeps, whatever is installed later."""
     formats = load_formats(extensions.formats)
     collectors = _collectors(extensions)
+    agent, rules = freeze(extensions.rules, [c.source for c in collectors if c.python])
     return {
         **({OWN_FORMATS: (to_json(formats), 0o644)} if formats else {}),
-        "rules.json": (load_rules(extensions.rules).to_json().encode(), 0o644),
+        "rules.json": (rules, 0o644),
         COLLECTORS: (freeze_collectors(collectors), 0o600),
-        "agent.pyz": (build_agent_zip(sources=[c.source for c in collectors if c.python]), 0o755),
+        "agent.pyz": (agent, 0o755),
     }
 
 
@@ -232,7 +232,7 @@ def choose_agent_python(wanted: str | None) -> tuple[str, tuple[str, ...]]:
     candidates = dict.fromkeys([sys.executable, getattr(sys, "_base_executable", ""), "/usr/bin/python3"])
     problems: dict[str, str] = {}
     for python in filter(None, candidates):
-        problem = _try_python(python)
+        problem = None if _runs_as_it_is(python) else _try_python(python)
         if problem is None:
             note = (
                 (f"the agent will run under {python}: {sys.executable} {problems[sys.executable]}",) if problems else ()
@@ -241,6 +241,15 @@ def choose_agent_python(wanted: str | None) -> tuple[str, tuple[str, ...]]:
         problems[python] = problem
     listed = "; ".join(f"{python} {problem}" for python, problem in problems.items())
     raise SpecError(f"no Python for the agent: {listed}; name one of 3.10 or newer as agent_python in the settings")
+
+
+def _runs_as_it_is(python: str) -> bool:
+    """Whether it is the one that runs here, and nothing in the environment helps it to: then it need not be tried."""
+    helped = any(name.startswith(("LD_", "PYTHON")) for name in os.environ)
+    try:
+        return python == sys.executable and not helped and Path(python).samefile("/proc/self/exe")
+    except OSError:
+        return False
 
 
 def _try_python(python: str) -> str | None:
