@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from slurmtrain.cli.output import clean, print_json, say_note, show_name, show_size
+from slurmtrain.cli.output import clean, print_json, say_note, show_name
 from slurmtrain.cli.runs import json_option, open_store, run_argument, store_option
+from slurmtrain.core.sizes import say_size
 from slurmtrain.core.timetext import say_duration
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def _line(name: str, row: Listed) -> str:
     details = ["kept"] if row.kept else []
     details += [_cut(row.verdict.detail, _DETAIL)] if row.verdict.detail else []
     details += ["perhaps it is being written now"] if row.fresh else []
-    text = f"{'→' if row.resume else ' '} {name}  {step:<9}  {_age(row.found.modified):>10}  {show_size(row.size):>9}"
+    text = f"{'→' if row.resume else ' '} {name}  {step:<9}  {_age(row.found.modified):>10}  {_size(row.size):>9}"
     return f"{text}  {'; '.join([verdict, *details])}"
 
 
@@ -116,7 +117,7 @@ def _print_aside(look: Look) -> None:
     click.echo(f"\nSet aside, in {where} (never deleted by slurmtrain):")
     for row in look.aside[:_MOST_ASIDE]:
         why = _cut(row.why, _DETAIL) if row.why else "not written down why"
-        click.echo(f"  {_short(row.name)}, {_age(row.at)} ago, {show_size(row.size)}: {why}")
+        click.echo(f"  {_short(row.name)}, {_age(row.at)} ago, {_size(row.size)}: {why}")
     if len(look.aside) > _MOST_ASIDE:
         click.echo(f"  … {len(look.aside) - _MOST_ASIDE} earlier ones")
 
@@ -143,6 +144,10 @@ def _short(name: str) -> str:
 def _cut(text: str, most: int) -> str:
     plain = clean(text).replace("\n", " ")
     return plain if len(plain) <= most else f"{plain[: most - 1]}…"
+
+
+def _size(size: int | None) -> str:
+    return "?" if size is None else say_size(size)
 
 
 def _age(at: float) -> str:

@@ -54,6 +54,9 @@ class Screen:
     def explanation(self, found: Explanation) -> Iterator[str]:
         """The answer on one screen, the timeline of a short run, and paths."""
         yield from self._head(found)
+        yield from self._block(
+            "Before", [found.interruption.what, found.interruption.work] if found.interruption else []
+        )
         yield from self._block("Found", self._trouble(found))
         yield from self._evidence(found)
         yield from self._block("Scene", self._scene(found))
@@ -92,13 +95,15 @@ class Screen:
                 yield " " * _LABEL + "  " + click.style(clean(step.command), bold=True)
 
     def _trouble(self, found: Explanation) -> list[str]:
-        trouble = found.trouble
-        if trouble is None:
-            return []
         from slurmtrain.core.causes import CAUSES
+        from slurmtrain.ops.interruption import is_interruption
 
+        trouble = found.trouble
+        if trouble is None or is_interruption(trouble):
+            return []
         cause = CAUSES.get(trouble.cause)
-        parts = [f"{trouble.cause}: {cause.summary if cause else trouble.sentence}"]
+        told = trouble.sentence.lower() in found.headline.lower()  # what stands right above is not said again
+        parts = [f"{trouble.cause}: {cause.summary if cause and told else trouble.sentence}"]
         if trouble.rank is not None or trouble.node:
             rank = "" if trouble.rank is None else f"rank {trouble.rank}"
             parts.append(f"first failing: {' on '.join(filter(None, [rank, trouble.node and f'node {trouble.node}']))}")
@@ -217,8 +222,7 @@ class Screen:
         copy = found.remote
         if copy is None:
             return []
-        at = f"; last looked at {_clock(copy.looked_at)}" if copy.looked_at is not None else ""
-        texts = [say_copy(copy) + at]
+        texts = [say_copy(copy)]
         texts += [f"checkpoints there: {', '.join(copy.checkpoints[-3:])}"] if copy.checkpoints else []
         texts += [copy.problem] if copy.problem else []
         if copy.behind and not copy.running and not found.status.nodes:
@@ -282,9 +286,12 @@ def _interval(found: Explanation) -> str:
     if measured.failure_every_s is None:
         return ""
     text = f"a failure every {say_duration(measured.failure_every_s)} of training"
-    text += f", a checkpoint every {say_duration(measured.save_every_s)}" if measured.save_every_s else ""
+    every = measured.save_every_s
+    text += f", a checkpoint every {say_duration(every) if every >= 1 else 'moment'}" if every else ""
     if measured.suggested_s is None:
         return f"{text}; how long a save takes is not measured"
+    if measured.save_s is not None and measured.save_s < 1:
+        return f"{text}; a save takes less than a second: saving often costs little"
     return (
         f"{text}; a save takes about {say_duration(measured.save_s)}, so one every "
         f"{say_duration(measured.suggested_s)} would lose least (Young's rule)"

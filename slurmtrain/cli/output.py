@@ -31,18 +31,6 @@ def _escape(char: str) -> str:
     return short or "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
 
 
-def show_size(size: int | None) -> str:
-    """``2.9 MiB``; ``?`` where it is not known."""
-    if size is None:
-        return "?"
-    amount, unit = float(size), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if amount < 1000 or unit == "TiB":
-            break
-        amount /= 1024
-    return f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"
-
-
 def say_error(text: str) -> None:
     """One sentence (or a list of problems) on stderr."""
     click.echo(f"slurmtrain: {clean(text)}", err=True)

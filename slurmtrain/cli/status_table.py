@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 from slurmtrain.cli.output import clean, print_text
 from slurmtrain.core.array import fold_tasks
+from slurmtrain.core.decision import RunState
 
 if TYPE_CHECKING:
     from slurmtrain.ops.status import RunStatus
 
 _HEAD = ("RUN", "STATE", "JOB", "TRY", "NODES", "SINCE", "WHY")
 _DROPPED = ("SINCE", "NODES", "TRY", "JOB")  # left out, in this order, where the terminal is too narrow
+_GOING = frozenset({RunState.STARTING, RunState.RUNNING})
 _LEAST_WHY = 16
 _LONGEST_TASKS = 24
 _COLOURS = {
@@ -85,7 +87,9 @@ def _clean(row: RunStatus, *cells: str) -> Line:
 
 def _why(row: RunStatus) -> str:
     reason = row.reason
-    if row.cause and row.cause not in {*row.reason.split(), "user_cancelled"}:
+    if row.cause and not reason and row.state in _GOING:
+        reason = f"went on after {row.cause}"
+    elif row.cause and row.cause not in {*row.reason.split(), "user_cancelled"}:
         reason = f"{row.cause}: {row.reason}" if row.reason else row.cause
     if row.pace is None:
         return reason

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from slurmtrain.core.causes import CAUSES
 from slurmtrain.core.decision import RunState
 from slurmtrain.core.diagnosis.model import Diagnosis
+from slurmtrain.ops.interruption import is_interruption
 from slurmtrain.ops.status import RunStatus
 
 
@@ -39,7 +40,7 @@ def advise(status: RunStatus, trouble: Diagnosis | None) -> Iterator[Step]:
     else:
         yield Step("see its output as it comes", f"slurmtrain logs {run} --follow")
         yield Step("ask it to save and stop", f"slurmtrain stop {run}")
-    if trouble is not None and status.state is not RunState.COMPLETED:
+    if trouble is not None and not is_interruption(trouble) and status.state is not RunState.COMPLETED:
         yield Step("read the output of the launch that failed", f"slurmtrain logs {run} --tail 200")
 
 

@@ -22,6 +22,7 @@ from slurmtrain.logs.lines import clean
 from slurmtrain.ops.advise import Step, advise
 from slurmtrain.ops.budgets import BudgetUse, count_budgets
 from slurmtrain.ops.extract import MAX_EVIDENCE, Evidence, find_evidence, launch_at
+from slurmtrain.ops.interruption import Interruption, find_interruption, is_interruption
 from slurmtrain.ops.launch_table import LaunchRow, build_launch_table, read_diagnosis
 from slurmtrain.ops.pace import ended_as_nan
 from slurmtrain.ops.places import Place, find_places
@@ -54,6 +55,7 @@ class Explanation:
     headline: str
     trouble: Diagnosis | None = None
     trouble_in: tuple[int, int] | None = None  # attempt and launch
+    interruption: Interruption | None = None  # no failure, but why it did not run on
     first_exit: FirstExit | None = None
     evidence: tuple[Evidence, ...] = ()
     decision: Decision | None = None
@@ -88,6 +90,7 @@ class Explanation:
             **self.status.to_dict(),
             "headline": self.headline,
             "diagnosis": {**trouble.to_dict(), "attempt": attempt, "launch": launch} if trouble else None,
+            "interruption": _interruption_to_dict(self.interruption),
             "first_exit": asdict(self.first_exit) if self.first_exit else None,
             "evidence": [asdict(line) for line in self.evidence],
             "last_decision": decision_to_dict(self.decision) if self.decision else None,
@@ -117,6 +120,10 @@ class Explanation:
         }
 
 
+def _interruption_to_dict(found: Interruption | None) -> dict[str, Any] | None:
+    return {**found.to_dict(), "at": iso_time(found.at)} if found is not None else None
+
+
 def explain_run(run: RunDir, slurm: SlurmClient | None, now: float) -> Explanation:
     """Never raises for what is in, or missing from, the run directory."""
     view = read_view(run)
@@ -132,8 +139,9 @@ def explain_run(run: RunDir, slurm: SlurmClient | None, now: float) -> Explanati
         headline=_headline(status, trouble, view),
         trouble=trouble,
         trouble_in=where,
-        first_exit=_first_exit(state, where),
-        evidence=tuple(find_evidence(view, trouble, where)),
+        interruption=find_interruption(state, trouble, where),
+        first_exit=None if is_interruption(trouble) else _first_exit(state, where),
+        evidence=() if is_interruption(trouble) else tuple(find_evidence(view, trouble, where)),
         decision=decision,
         decided_by=decided_by,
         carried_out=_carried_out(state),

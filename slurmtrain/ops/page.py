@@ -17,6 +17,7 @@ from slurmtrain.evidence.secrets import Masker
 from slurmtrain.logs.lines import clean
 from slurmtrain.ops.explain import Explanation
 from slurmtrain.ops.extract import read_extract
+from slurmtrain.ops.interruption import is_interruption
 from slurmtrain.ops.masking import make_masker
 from slurmtrain.ops.page_ranks import find_ranks
 from slurmtrain.ops.places import PAGE
@@ -85,7 +86,8 @@ def _answer(found: Explanation) -> dict[str, Any]:
         "tone": tone_of(status.state),
         "headline": found.headline,
         "facts": _facts(found),
-        "cause": _cause(found),
+        "cause": None if is_interruption(found.trouble) else _cause(found),
+        "interruption": found.interruption.to_dict() if found.interruption is not None else None,
         "decided": _decided(found),
         "carried_out": found.carried_out,
         "copy": _copy(found),
@@ -172,8 +174,7 @@ def _copy(found: Explanation) -> str:
     copy = found.remote
     if copy is None:
         return ""
-    at = f"; last looked at {_when(copy.looked_at)}" if copy.looked_at is not None else ""
-    return say_copy(copy) + at + (f"; {copy.problem}" if copy.problem else "")
+    return say_copy(copy) + (f"; {copy.problem}" if copy.problem else "")
 
 
 def _cause(found: Explanation) -> dict[str, Any] | None:

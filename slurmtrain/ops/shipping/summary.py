@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -39,7 +40,12 @@ class RemoteCopy:
 
 
 def say_copy(copy: RemoteCopy) -> str:
-    """One sentence; the time of the last look is for the caller to say."""
+    """One sentence, with the time of the last look."""
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(copy.looked_at)) if copy.looked_at is not None else ""
+    return _how_far(copy) + (f"; last looked at {at}" if at else "")
+
+
+def _how_far(copy: RemoteCopy) -> str:
     if copy.complete:
         return f"complete in {copy.url}"
     if copy.looked_at is None and not copy.problem:
