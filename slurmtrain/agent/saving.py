@@ -58,17 +58,22 @@ def _entries(folder: Path) -> Iterator[tuple[str, int, int]]:
         folders = below
 
 
-def describe_saving(newest: Found | None, started_at: float, asked_at: float | None, ended_at: float) -> str:
+def describe_saving(
+    newest: Found | None, started_at: float, asked_at: float | None, ended_at: float, broken: str = ""
+) -> str:
     """``saved step-400.pt, 12 s before the end``, or how much work is lost. Times in seconds since the epoch.
 
-    ``asked_at`` is None where the end came unasked: then the newest checkpoint is what there is.
+    ``asked_at`` is None where the end came unasked: then the newest checkpoint is what there is. ``broken`` says what a
+    newer one lacks, one that was cut off in its save.
     """
     since = max(newest.modified if newest is not None else 0.0, started_at)
     lost = say_duration(ended_at - since)
+    why = f"{broken}; " if broken else ""
     if newest is None:
-        return f"not saved: there is no checkpoint, and {lost} of work are lost"
+        return f"not saved: {why or 'there is no checkpoint, and '}{lost} of work are lost"
     if asked_at is not None and newest.modified >= asked_at - 1:
-        return f"saved {newest.path.name}, {say_duration(ended_at - newest.modified)} before the end"
+        after = f"; {broken}" if broken else ""
+        return f"saved {newest.path.name}, {say_duration(ended_at - newest.modified)} before the end{after}"
     if newest.modified <= started_at:
-        return f"not saved: the {lost} of work of this launch are lost"
-    return f"not saved: {lost} of work since {newest.path.name} are lost"
+        return f"not saved: {why}the {lost} of work of this launch are lost"
+    return f"not saved: {why}{lost} of work since {newest.path.name} are lost"

@@ -18,7 +18,7 @@ from slurmtrain.agent.record import Record
 from slurmtrain.agent.saving import describe_saving
 from slurmtrain.agent.say import say
 from slurmtrain.agent.stops import StopReason, is_ours, is_preempted, look_patiently
-from slurmtrain.checkpoints.find import Found, find_newest
+from slurmtrain.checkpoints.find import Found, find_newest, find_written
 from slurmtrain.core.components import task_offsets
 from slurmtrain.core.decision import Action, Decision, RunState
 from slurmtrain.core.diagnosis.model import Diagnosis
@@ -36,6 +36,7 @@ from slurmtrain.slurm.client import JobRecord, SlurmClient
 from slurmtrain.store.rundir import HEARTBEAT, AttemptDir
 
 _NO_FAILURE = Diagnosis("no_failure", "none", retryable=False, action="none")  # nothing is looked for in the log
+_CHECK_S, _HURRIED_CHECK_S = 10.0, 2.0  # for what a launch saved last; before Slurm's own end there is no time
 BY_A_SIGNAL = "signal"  # why it left: somebody signalled its steps, and Slurm goes on with the job
 BY_SLURM = "slurm"  # why a launch ended while Slurm took the job away: a requeue, a cancel, a preemption, a lost node
 
@@ -126,11 +127,11 @@ def judge_launch(job: JobContext, end: LaunchEnd, slurm: SlurmClient, record: Re
     log = _log_of(launch)
     seen = look_patiently(slurm, job.job_id)
     ours = seen is not None and is_ours(seen, job.restart_count)
-    done, newest = job.run.is_done(), find_newest(job.run.path, spec.checkpoint)
+    done, (newest, broken) = job.run.is_done(), _find_written(job, end)
     reason = _stop_reason(job, end, seen, ours=ours) or (BY_A_SIGNAL if _left_for_a_signal(end, newest) else None)
     saved = ""
     if reason not in (None, "metric") and not done:
-        saved = describe_saving(newest, launch.started_at, _asked_at(record) or end.signalled_at, ended_at)
+        saved = describe_saving(newest, launch.started_at, _asked_at(record) or end.signalled_at, ended_at, broken)
         say(saved)
     record.launch_ended(
         launch.number,
@@ -162,6 +163,14 @@ def judge_launch(job: JobContext, end: LaunchEnd, slurm: SlurmClient, record: Re
         resumed_from=str(end.resumed_from) if end.resumed_from else None,
     )
     return _announce(with_breaker(job.run, spec, _not_in_place(decision, end, seen, spec), time.time()))
+
+
+def _find_written(job: JobContext, end: LaunchEnd) -> tuple[Found | None, str]:
+    """The newest checkpoint, and what a newer one lacks: a launch may have come to its end in the middle of a save."""
+    if end.exit_code == 0:
+        return find_newest(job.run.path, job.plan.spec.checkpoint), ""
+    limit_s = _CHECK_S if end.stop is None else _HURRIED_CHECK_S
+    return find_written(job.run.path, job.plan.spec.checkpoint, end.launch.started_at, limit_s)
 
 
 def _leave_to_others(job: JobContext, seen: JobRecord | None, record: Record) -> None:

@@ -101,6 +101,27 @@ def find_newest(run_dir: Path, checkpoint: Checkpoint) -> Found | None:
 Known = dict[tuple[Path, float], Verdict]  # by path and time of writing
 
 
+def find_written(run_dir: Path, checkpoint: Checkpoint, since: float, limit_s: float) -> tuple[Found | None, str]:
+    """The newest checkpoint that is not broken, and what a newer one lacks, in a sentence ("": there is none such).
+
+    Only what was written after ``since`` (seconds since the epoch) is checked, ``limit_s`` in all; what is left then
+    counts as whole, and so does the newest where one after the other looks broken. Never raises.
+    """
+    deadline, broken, own = time.monotonic() + limit_s, "", run_dir / OWN_FORMATS
+    known = find_all(run_dir, checkpoint)[:_MOST_CHECKED]
+    for number, found in enumerate(known):
+        left = deadline - time.monotonic()
+        if not checkpoint.check or found.modified <= since or left <= 0:
+            return found, broken
+        verdict = check_apart(found.path, marker=checkpoint.marker, parts=found.parts, own=own, limit_s=left)
+        if verdict.health not in BROKEN and verdict.health is not Health.GONE:
+            return found, broken
+        broken = broken or (verdict.detail if verdict.health in BROKEN else "")
+        if number + 1 == len(known) >= _TOO_MANY_BROKEN:
+            return known[0], ""
+    return None, broken
+
+
 def choose(run_dir: Path, checkpoint: Checkpoint, *, deep: bool = False, known: Known | None = None) -> Choice:
     """The newest checkpoint that may be resumed from. ``known`` gets the verdicts about those that were passed over.
 

@@ -28,6 +28,22 @@ def test_what_came_too_late_is_told(newest: Found | None, asked: float | None, w
     assert describe_saving(newest, 1000.0, asked, 2000.0) == words
 
 
+@pytest.mark.parametrize(
+    ("newest", "words"),
+    [
+        (found("step-380.pt", 1940), "not saved: step-400.pt has no end; 1 min of work since step-380.pt are lost"),
+        (
+            found("step-380.pt", 900),
+            "not saved: step-400.pt has no end; the 16 min 40 s of work of this launch are lost",
+        ),
+        (None, "not saved: step-400.pt has no end; 16 min 40 s of work are lost"),
+        (found("step-380.pt", 1990), "saved step-380.pt, 10 s before the end; step-400.pt has no end"),
+    ],
+)
+def test_a_save_that_was_cut_off_is_none(newest: Found | None, words: str) -> None:
+    assert describe_saving(newest, 1000.0, 1980.0, 2000.0, "step-400.pt has no end") == words
+
+
 def test_a_file_that_grows_is_a_save_in_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("slurmtrain.agent.saving.time.monotonic", lambda: now[0])

@@ -11,7 +11,7 @@ import pytest
 
 from slurmtrain.agent.resume import choose_checkpoint, roll_back
 from slurmtrain.checkpoints.apart import check_apart
-from slurmtrain.checkpoints.find import choose, find_all
+from slurmtrain.checkpoints.find import choose, find_all, find_written
 from slurmtrain.checkpoints.model import Health, Verdict
 from slurmtrain.core.spec import Checkpoint
 from slurmtrain.store.rundir import RunDir
@@ -180,3 +180,34 @@ def test_a_pickle_that_wants_all_memory_ends_alone(tmp_path: Path) -> None:
 def test_a_check_that_hangs_is_left(tmp_path: Path) -> None:
     verdict = check_apart(TORCH, limit_s=0.001)
     assert (verdict.health, "within" in verdict.detail) == (Health.UNREADABLE, True)
+
+
+@pytest.mark.parametrize(
+    ("cut", "old", "expected", "broken"),
+    [
+        ((), (), 40, ""),
+        ((40,), (), 30, "step-000040.pt has no end"),
+        ((40, 30), (), 20, "step-000040.pt has no end"),
+        ((40,), (40,), 40, ""),  # it was there before: whoever resumes looks at it
+        ((10, 20, 30, 40), (), 40, ""),  # then the check itself is in doubt
+        ((10, 20, 30, 40), (10,), 10, "step-000040.pt has no end"),
+    ],
+)
+def test_what_a_launch_wrote_last_and_to_its_end(
+    run: RunDir, cut: tuple[int, ...], old: tuple[int, ...], expected: int, broken: str
+) -> None:
+    folder = save(run, 10, 20, 30, 40, cut=cut)
+    for step in old:
+        os.utime(folder / f"step-{step:06d}.pt", (1000.0, 1000.0))
+    found, why = find_written(run.path, Checkpoint(), 2000.0, 20.0)
+    assert found is not None
+    assert found.step == expected
+    assert why.startswith(broken)
+    assert bool(why) is bool(broken)
+    by_name, _ = find_written(run.path, Checkpoint(check=False), 2000.0, 20.0)
+    assert by_name is not None
+    assert by_name.step == 40
+    unchecked, _ = find_written(run.path, Checkpoint(), 2000.0, 0.0)
+    assert unchecked is not None
+    assert unchecked.step == 40, "there is no time for a look"
+    assert find_written(run.path / "none", Checkpoint(), 2000.0, 20.0) == (None, "")
