@@ -84,3 +84,65 @@ def test_the_newest_whole_checkpoint_is_taken(cluster: Cluster, store: Path, dam
     assert sorted(why) == aside
     assert all(text in listed and text.startswith(name) for name, text in why.items()), why
     assert {row["health"] for row in told["checkpoints"]} == {"valid"}
+
+
+ROTATES = """
+import json, os, signal, sys, time, zipfile
+from pathlib import Path
+
+folder, launch = Path(os.environ["SLURMTRAIN_CHECKPOINT_DIR"]), int(os.environ["SLURMTRAIN_LAUNCH"])
+resume, step = os.environ["SLURMTRAIN_RESUME_FROM"], 0
+if resume:
+    with zipfile.ZipFile(resume) as archive:
+        step = json.loads(archive.read("state.json"))["step"]
+kept = sorted(path.name for path in (folder.parent / "kept-checkpoint").glob("*"))
+there = sorted(path.name for path in folder.glob("*.npz"))
+with open("starts.jsonl", "a") as stream:
+    stream.write(json.dumps({"step": step, "there": there, "kept": kept}) + "\\n")
+
+DIES_AT = {0: 15, 1: 25, 2: 35}
+while step < 60:
+    step += 1
+    time.sleep(0.02)
+    if step % 10 == 0:
+        print(f"step {step}/60 loss {1 / step:.3f}", flush=True)
+        with zipfile.ZipFile(folder / ".next.tmp", "w") as archive:
+            archive.writestr("w.npy", os.urandom(100_000))
+            archive.writestr("state.json", json.dumps({"step": step}))
+        if launch == 1:
+            os.truncate(folder / ".next.tmp", 70_000)
+        os.rename(folder / ".next.tmp", folder / f"step-{step:03d}.npz")
+        for old in folder.glob("step-*.npz"):
+            if old.name != f"step-{step:03d}.npz":
+                old.unlink()
+    if step == DIES_AT.get(launch):
+        os.kill(os.getpid(), signal.SIGSEGV)
+"""
+
+
+def test_what_the_training_rotates_away_is_there_again_when_only_a_broken_one_is_left(
+    cluster: Cluster, store: Path
+) -> None:
+    """It keeps its newest checkpoint only, and in the second launch that is cut. At the end the pin is let go."""
+    program = store / "rotates.py"
+    program.write_text(ROTATES)
+    program.chmod(0o644)
+    run = submit(
+        cluster, store, [PYTHON, str(program)], nodes=1, checkpoint={"pattern": "step-*.npz"}, retry={"delay_s": 1}
+    )
+    run.wait_state("Completed", "Held", "Failed")
+    log = run.log()
+    starts = [json.loads(line) for line in (run.workdir / "starts.jsonl").read_text().splitlines()]
+    assert starts == [
+        {"step": 0, "there": [], "kept": []},
+        {"step": 10, "there": ["step-010.npz"], "kept": ["step-010.npz"]},
+        {"step": 10, "there": ["step-010.npz"], "kept": ["step-010.npz"]},
+        {"step": 30, "there": ["step-030.npz"], "kept": ["step-030.npz"]},
+    ], log
+    assert "step-010.npz, which had been kept from deletion, is there again" in log
+    assert [path.name.rpartition("-")[0] for path in run.path.glob("checkpoints.set-aside/*")] == ["step-020.npz"]
+    run.wait_slurm("COMPLETED")
+    assert run.ended_states() == ["COMPLETED"]
+    assert not (run.path / "kept-checkpoint").exists(), "let go at the end"
+    (last,) = run.checkpoints.glob("*.npz")
+    assert (last.name, last.stat().st_nlink) == ("step-060.npz", 1)
