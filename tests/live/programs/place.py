@@ -18,6 +18,7 @@ PROGRAMS = (
     "ddp_hangs.py",
     "double.py",
     "formats.py",
+    "straggler.py",
     "frameworks.py",
     "unreliable.sh",
 )
