@@ -40,7 +40,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-_LOOK_S = 1.0  # how often the stop file is looked for, at most
+_LOOK_S = 1.0  # how often rank 0 looks for the stop file, at most
+_OTHERS_LOOK_S = 20.0  # the others: a file system's metadata server has better to do than thousands of looks a second
 _BEAT_S = 10.0  # how often a heartbeat is written, at most
 _HERE_S = 1.0  # how often a rank says on its own node where it is, at most
 _LEFT_S = 86400.0  # a save that has written nothing for so long is over
@@ -56,7 +57,8 @@ _looked_at = -1e9
 _beat_at = -1e9
 _save_s: float | None = None  # how long the last save took
 _cleared: set[str] = set()  # folders in which leftovers of saves were looked for
-_here: tuple[float, int, str] = (-1e9, -1, "-")  # when this rank said where it is, the step, its seconds per step
+_pause_until = -1e9  # what the last heartbeat announced
+_here: tuple[float, int, float, str] = (-1e9, -1, 0, "-")  # said when, the step, since when, seconds per step
 
 
 def active() -> bool:
@@ -216,7 +218,8 @@ def stop_reason() -> str | None:
 def _stop_file_is_there() -> bool:
     global _looked_at, _asked  # noqa: PLW0603
     path = os.environ.get("SLURMTRAIN_STOP_FILE")
-    if path and time.monotonic() - _looked_at >= _LOOK_S:
+    every = _LOOK_S if rank() == 0 else _OTHERS_LOOK_S + rank() % _OTHERS_LOOK_S  # not all at once
+    if path and time.monotonic() - _looked_at >= every:
         _looked_at = time.monotonic()
         _asked = _asked or os.path.exists(path)  # noqa: PTH110 - unlike Path.exists it never raises
     return _asked
@@ -227,17 +230,37 @@ def _any_rank(asked: bool) -> bool:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return asked
     torch = sys.modules["torch"]
-    on_gpu = "nccl" in str(distributed.get_backend())
-    flag = torch.tensor([1.0 if asked else 0.0], device=torch.device("cuda") if on_gpu else torch.device("cpu"))
+    flag = torch.tensor([1.0 if asked else 0.0], device=_device(torch, distributed))
     distributed.all_reduce(flag, op=distributed.ReduceOp.MAX)
     return bool(flag.item() > 0)
+
+
+def _device(torch: Any, distributed: Any) -> Any:
+    """Of the all-reduce: the CPU where a backend serves it, else the GPU that this process computes on."""
+    served = str(getattr(distributed, "get_backend_config", distributed.get_backend)())  # cpu:gloo,cuda:nccl
+    kinds = [pair.partition(":")[0] for pair in served.split(",")] if ":" in served else ["cpu"]
+    kinds = ["cuda"] if served == "nccl" else kinds  # PyTorch before 2.0
+    if "cpu" in kinds:
+        return torch.device("cpu")
+    bound = getattr(distributed.group.WORLD, "bound_device_id", None)
+    return bound or torch.device(kinds[0], *([_gpu(torch.cuda)] if kinds[0] == "cuda" else []))
+
+
+def _gpu(cuda: Any) -> int:
+    """PyTorch says 0 where nobody chose one: then the one that holds most of this process, or the local rank's."""
+    count, current = cuda.device_count(), cuda.current_device() if cuda.is_initialized() else 0
+    held = [cuda.memory_reserved(number) if cuda.is_initialized() else 0 for number in range(count)]
+    if current or any(held):
+        return int(current or held.index(max(held)))
+    text = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or ""
+    return int(text) % max(count, 1) if text.isdecimal() and len(text) < 10 else 0
 
 
 def heartbeat(step: int | None = None, *, pause_s: float = 0.0, **values: float) -> None:
     """Say that training goes on, and how far it is. Call it on every rank.
 
     Rank 0 writes a file on shared storage, every ten seconds at most: the step, then the rest as JSON,
-    ``1200 {"at": …, "loss": …}``. ``pause_s`` announces that nothing will be heard for so long (evaluation,
+    ``1200 {"at": …, "loss": …}``. ``pause_s`` announces, at once, that nothing will be heard for so long (evaluation,
     compilation, a big save); ``values`` are numbers such as ``loss``. Each rank writes its step to the memory of its
     node, too, so that one that is slower than the others can be named. Where all ranks wait for the slowest in each
     step, ``busy_s``, the seconds of the last step that this rank worked without waiting, tells who that is.
@@ -247,14 +270,15 @@ def heartbeat(step: int | None = None, *, pause_s: float = 0.0, **values: float)
 
 
 def _beat(step: int | None, pause_s: float, values: dict[str, float]) -> None:
-    global _beat_at  # noqa: PLW0603
+    global _beat_at, _pause_until
     if step is not None:
         _say_here(step, values.get("busy_s"))
     path = os.environ.get("SLURMTRAIN_HEARTBEAT")
-    if not path or rank() != 0 or (time.monotonic() - _beat_at < _BEAT_S and not pause_s):
+    now, clock = time.time(), time.monotonic()
+    is_news = bool(pause_s) and abs(clock + pause_s - _pause_until) > _BEAT_S
+    if not path or rank() != 0 or (clock - _beat_at < _BEAT_S and not is_news):
         return
-    _beat_at = time.monotonic()
-    now = time.time()
+    _beat_at, _pause_until = clock, clock + pause_s
     beat: dict[str, Any] = {"at": now, **({"save_s": round(_save_s, 3)} if _save_s is not None else {})}
     beat.update({name: float(value) for name, value in values.items()})
     if pause_s:
@@ -267,13 +291,13 @@ def _beat(step: int | None, pause_s: float, values: dict[str, float]) -> None:
 def _say_here(step: int, busy_s: float | None) -> None:
     """``<step> <when> <seconds per step> <seconds at work>`` in a private folder in this node's memory."""
     global _here  # noqa: PLW0603
-    folder, (at, before, pace) = os.environ.get("SLURMTRAIN_BEATS"), _here
+    folder, (at, before, since, pace) = os.environ.get("SLURMTRAIN_BEATS"), _here
     now = time.monotonic()
     if not folder or now - at < _HERE_S:
         return
     if 0 <= before < step:
-        pace = f"{(now - at) / (step - before):.6f}"
-    _here = (now, step, pace)
+        pace = f"{(now - since) / (step - before):.6f}"
+    _here = (now, step, since if step == before else now, pace)  # several batches may make a step
     with contextlib.suppress(OSError, ValueError):
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)  # noqa: PTH102
@@ -503,27 +527,46 @@ def lightning_callback() -> Any:
 
     class SlurmtrainCallback(Callback):  # type: ignore[misc]
         def __init__(self) -> None:
+            self.saved: Path | None = None
+            self.step = 0
             self.ended_at: float | None = None  # the batch before
             self.busy: dict[str, float] = {}
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             listen()
+            self.saved, self.step = None, trainer.global_step
+
+        def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+            self.ended_at = None  # its time is not the next batch's
+
+        def on_validation_batch_end(self, trainer: Any, *_rest: Any) -> None:
+            heartbeat(step=trainer.global_step, epoch=trainer.current_epoch)
 
         def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
-            if self.ended_at is not None:  # loading and forward: in backward ranks wait for each other
-                self.busy = {"busy_s": time.monotonic() - self.ended_at}
+            if self.ended_at is not None:  # loading and forward: in backward, the first of several, ranks wait
+                self.busy, self.ended_at = {"busy_s": time.monotonic() - self.ended_at}, None
 
         def on_train_batch_end(self, trainer: Any, pl_module: Any, *_rest: Any) -> None:
-            self.ended_at = time.monotonic()
-            heartbeat(step=trainer.global_step, epoch=trainer.current_epoch, **self.busy)
-            if should_stop() and not trainer.should_stop:
-                trainer.save_checkpoint(checkpoint_dir() / f"step-{trainer.global_step}.ckpt")
+            before, self.step, self.ended_at = self.step, trainer.global_step, time.monotonic()
+            heartbeat(step=self.step, epoch=trainer.current_epoch, **self.busy)
+            if self.step == before and trainer.accumulate_grad_batches > 1:
+                return  # no checkpoint holds the gradients of half a step
+            if should_stop() and self.saved is None:
+                self.saved = checkpoint_dir() / f"step-{self.step}.ckpt"
+                trainer.save_checkpoint(self.saved)
+                trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None  # would be waited for
                 trainer.should_stop = True
                 trainer.limit_val_batches = 0
 
         def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-            if trainer.is_global_zero and not should_stop(together=False):
+            if not trainer.is_global_zero:
+                return
+            if self.saved is None:
                 done()
+            else:  # ModelCheckpoint has saved as if the epoch were over: ours is the newest
+                time.sleep(_HERE_S)  # file systems may tell times in whole seconds
+                with contextlib.suppress(OSError):
+                    os.utime(self.saved)
 
     return SlurmtrainCallback()
 
@@ -543,8 +586,13 @@ def trainer_callback() -> Any:
         def on_train_begin(self, args: Any, state: Any, control: Any, **_rest: Any) -> None:
             listen()
 
-        def on_step_end(self, args: Any, state: Any, control: Any, **_rest: Any) -> Any:
+        def on_substep_end(self, args: Any, state: Any, control: Any, **_rest: Any) -> None:
             heartbeat(step=state.global_step, epoch=float(state.epoch or 0.0))
+
+        on_prediction_step = on_substep_end  # evaluation is no silence either
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_rest: Any) -> Any:
+            self.on_substep_end(args, state, control)
             if should_stop():
                 self.left = control.should_save = control.should_training_stop = True
                 control.should_evaluate = False
@@ -564,7 +612,7 @@ def leave_accelerate(accelerator: Any, step: int) -> bool:
     it.
     """
     heartbeat(step=step)
-    if not should_stop():
+    if not accelerator.sync_gradients or not should_stop():  # within a step that several batches make
         return False
     accelerator.save_state(str(checkpoint_dir() / f"step-{step}"))
     return True

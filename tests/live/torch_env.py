@@ -18,7 +18,7 @@ TORCH = os.environ.get("SLURMTRAIN_TEST_TORCH", "torch==2.13.0")
 FORMATS = ("safetensors==0.8.0", "setuptools>=78")
 BUILT = ("deepspeed==0.19.8",)
 # Frameworks, and what requeues by itself.
-FRAMEWORKS = ("lightning==2.6.6", "transformers==5.24.0", "accelerate==1.15.0", "submitit==1.5.4")
+FRAMEWORKS = ("lightning==2.6.6", "transformers==5.24.0", "accelerate==1.15.0", "submitit==1.5.4", "keras==3.15.1")
 
 
 @pytest.fixture(scope="session")

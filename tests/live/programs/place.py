@@ -12,6 +12,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 PROGRAMS = (
+    "callbacks.py",
     "trainer.py",
     "errors.py",
     "ddp.py",

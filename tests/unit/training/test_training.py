@@ -102,7 +102,7 @@ def test_a_heartbeat_never_ends_a_training(tmp_path: Path) -> None:
 import os, helper as h
 for step in (1, -1, 10**400, float("nan"), float("inf"), "x", None, object()):
     h._beat_at = h._here = -1e9
-    h._here = (-1e9, 0, "-")
+    h._here = (-1e9, 0, 0, "-")
     h.heartbeat(step=step, pause_s=1, loss="much", busy_s="?")
     h.heartbeat(step=step, loss=float("nan"), busy_s=float("inf"))
     h.heartbeat(pause_s=float("inf"))
@@ -284,3 +284,90 @@ print("alive", h.should_stop(), flush=True)
 
 def test_children_die_of_term_as_ever_and_do_not_wake_their_rank(tmp_path: Path) -> None:
     assert said(listener(tmp_path, CHILDREN)) == "-15 -15\nalive False"
+
+
+def test_only_rank_0_looks_for_the_stop_file_each_second(tmp_path: Path) -> None:
+    """A quarter of an hour of a training, by its own clock."""
+    code = """
+import os, helper as h
+clock, looks, real = [0.0], [], os.path.exists
+h.time.monotonic = lambda: clock[0]
+os.path.exists = lambda path: path == os.environ["SLURMTRAIN_STOP_FILE"] and looks.append(clock[0]) or real(path)
+while clock[0] < 900:
+    assert not h.should_stop()
+    clock[0] += 0.1
+print(len(looks))
+"""
+    env = {"SLURMTRAIN_RUN_ID": "r", "SLURMTRAIN_STOP_FILE": str(tmp_path / "stop")}
+    looks = {rank: int(said(python(code, tmp_path, **env, RANK=rank))) for rank in ("", "0", "1", "4095")}
+    assert looks[""] == looks["0"] > 800
+    assert all(20 < looks[rank] < 46 for rank in ("1", "4095"))
+    (tmp_path / "stop").touch()
+    code = "import helper as h\nprint(h.should_stop())"
+    assert said(python(code, tmp_path, **env, RANK="4095")) == "True", (
+        "one that was asked before it began knows at once"
+    )
+
+
+def test_a_pause_that_is_announced_in_every_step_is_written_seldom(tmp_path: Path) -> None:
+    code = """
+import os, helper as h
+clock, written, real = [0.0], [], os.replace
+h.time.monotonic = lambda: clock[0]
+os.replace = lambda *paths: written.append(clock[0]) or real(*paths)
+def beats(steps, **values):
+    written.clear()
+    for step in range(steps):
+        h.heartbeat(step=step, **values)
+        clock[0] += 0.1
+    print(len(written), end=" ")
+beats(1000, pause_s=600)
+beats(1)
+beats(1, pause_s=1800)
+beats(50, pause_s=1800)
+beats(1, pause_s=60)
+"""
+    told = said(python(code, tmp_path, SLURMTRAIN_HEARTBEAT=str(tmp_path / "beat")))
+    assert told == "10 0 1 0 1"
+
+
+def test_batches_that_make_one_step_together_do_not_shorten_it(tmp_path: Path) -> None:
+    code = """
+import helper as h
+clock = [0.0]
+h.time.monotonic = lambda: clock[0]
+for batch in range(40):
+    h.heartbeat(step=batch // 8)
+    clock[0] += 2
+"""
+    said(python(code, tmp_path, SLURMTRAIN_BEATS=str(tmp_path / "beats"), SLURMD_NODENAME="n1"))
+    step, _at, pace, _busy = (tmp_path / "beats" / "n1@0").read_text().split()
+    assert (step, float(pace)) == ("4", 16.0)
+
+
+TORCH = """
+import os, helper as h
+from types import SimpleNamespace as Space
+def device(kind, number=None): return kind if number is None else f"{kind}:{number}"
+def torch(count, current, held):
+    cuda = Space(device_count=lambda: count, is_initialized=lambda: current is not None,
+                 current_device=lambda: current, memory_reserved=lambda number: held[number])
+    return Space(device=device, cuda=cuda)
+def used(served, count=8, current=0, held=(0,) * 8, bound=None):
+    world = Space(bound_device_id=bound)
+    distributed = Space(get_backend_config=lambda: served, get_backend=lambda: served, group=Space(WORLD=world))
+    return h._device(torch(count, current, held), distributed)
+"""
+
+
+def test_the_ranks_of_a_node_agree_each_on_its_own_gpu(tmp_path: Path) -> None:
+    """With what PyTorch tells of itself; the machines of the tests have no GPU."""
+    code = """
+print(used("cpu:gloo,cuda:nccl"), used("cpu:gloo,cuda:gloo"), used("gloo"), used("cpu:gloo"))
+print(used("cuda:nccl", current=2), used("nccl", current=2), used("xpu:xccl"))
+print(used("cuda:nccl", held=(0, 0, 0, 0, 0, 7, 0, 0)), used("cuda:nccl", held=(9, 0, 0, 0, 0, 7, 0, 0)))
+print(used("cuda:nccl"), used("cuda:nccl", current=None), used("cuda:nccl", count=1, held=(0,)))
+print(used("cuda:nccl", bound="cuda:6"), used("cuda:nccl", count=0, current=None))
+"""
+    told = said(python(TORCH + code, tmp_path, LOCAL_RANK="3")).splitlines()
+    assert told == ["cpu cpu cpu cpu", "cuda:2 cuda:2 xpu", "cuda:5 cuda:0", "cuda:3 cuda:3 cuda:0", "cuda:6 cuda:0"]
