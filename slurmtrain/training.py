@@ -525,50 +525,51 @@ def lightning_callback() -> Any:
     except ImportError:
         from pytorch_lightning import Callback
 
-    class SlurmtrainCallback(Callback):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self.saved: Path | None = None
-            self.step = 0
-            self.ended_at: float | None = None  # the batch before
-            self.busy: dict[str, float] = {}
+    return type("SlurmtrainCallback", (_LightningHooks, Callback), {})()
 
-        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-            listen()
-            self.saved, self.step = None, trainer.global_step
 
-        def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-            self.ended_at = None  # its time is not the next batch's
+class _LightningHooks:
+    def __init__(self) -> None:
+        self.saved: Path | None = None
+        self.step = 0
+        self.ended_at: float | None = None  # the batch before
+        self.busy: dict[str, float] = {}
 
-        def on_validation_batch_end(self, trainer: Any, *_rest: Any) -> None:
-            heartbeat(step=trainer.global_step, epoch=trainer.current_epoch)
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        listen()
+        self.saved, self.step = None, trainer.global_step
 
-        def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
-            if self.ended_at is not None:  # loading and forward: in backward, the first of several, ranks wait
-                self.busy, self.ended_at = {"busy_s": time.monotonic() - self.ended_at}, None
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        self.ended_at = None  # its time is not the next batch's
 
-        def on_train_batch_end(self, trainer: Any, pl_module: Any, *_rest: Any) -> None:
-            before, self.step, self.ended_at = self.step, trainer.global_step, time.monotonic()
-            heartbeat(step=self.step, epoch=trainer.current_epoch, **self.busy)
-            if self.step == before and trainer.accumulate_grad_batches > 1:
-                return  # no checkpoint holds the gradients of half a step
-            if should_stop() and self.saved is None:
-                self.saved = checkpoint_dir() / f"step-{self.step}.ckpt"
-                trainer.save_checkpoint(self.saved)
-                trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None  # would be waited for
-                trainer.should_stop = True
-                trainer.limit_val_batches = 0
+    def on_validation_batch_end(self, trainer: Any, *_rest: Any) -> None:
+        heartbeat(step=trainer.global_step, epoch=trainer.current_epoch)
 
-        def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-            if not trainer.is_global_zero:
-                return
-            if self.saved is None:
-                done()
-            else:  # ModelCheckpoint has saved as if the epoch were over: ours is the newest
-                time.sleep(_HERE_S)  # file systems may tell times in whole seconds
-                with contextlib.suppress(OSError):
-                    os.utime(self.saved)
+    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
+        if self.ended_at is not None:  # loading and forward: in backward, the first of several, ranks wait
+            self.busy, self.ended_at = {"busy_s": time.monotonic() - self.ended_at}, None
 
-    return SlurmtrainCallback()
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_rest: Any) -> None:
+        before, self.step, self.ended_at = self.step, trainer.global_step, time.monotonic()
+        heartbeat(step=self.step, epoch=trainer.current_epoch, **self.busy)
+        if self.step == before and trainer.accumulate_grad_batches > 1:
+            return  # no checkpoint holds the gradients of half a step
+        if should_stop() and self.saved is None:
+            self.saved = checkpoint_dir() / f"step-{self.step}.ckpt"
+            trainer.save_checkpoint(self.saved)
+            trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None  # would be waited for
+            trainer.should_stop = True
+            trainer.limit_val_batches = 0
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        if not trainer.is_global_zero:
+            return
+        if self.saved is None:
+            done()
+        else:  # ModelCheckpoint has saved as if the epoch were over: ours is the newest
+            time.sleep(_HERE_S)  # file systems may tell times in whole seconds
+            with contextlib.suppress(OSError):
+                os.utime(self.saved)
 
 
 def trainer_callback() -> Any:

@@ -75,6 +75,12 @@ def test_lightning_counts_the_steps_of_all_optimizers(tried: Tried) -> None:
     assert again["batches"] == list(range(8, 40, 2))
 
 
+def test_lightning_is_not_done_because_another_rank_was_asked(tried: Tried) -> None:
+    left = tried("lightning", torchrun=True, stop=3, ranks=2, only_rank=1)
+    assert (left["batches"], left["done"]) == ([0, 1, 2], False)
+    assert "step-3.ckpt" in left["saved"]
+
+
 def test_validation_is_no_silence(tried: Tried) -> None:
     whole = tried("lightning")
     assert whole["evaluated"] == 20

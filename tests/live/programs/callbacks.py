@@ -36,6 +36,9 @@ def make_batch(step: int) -> None:
 
 
 def ask() -> None:
+    if "only_rank" in OPTIONS:  # a signal comes to each at another time
+        st._asked = st.rank() == OPTIONS["only_rank"]
+        return
     Path(os.environ["SLURMTRAIN_STOP_FILE"]).touch()
     st._looked_at = -1e9
 
@@ -77,10 +80,12 @@ def try_lightning() -> None:
     rows = torch.utils.data.DataLoader(torch.arange(float(BATCHES)).reshape(BATCHES, 1), batch_size=1)
     own = pl.callbacks.ModelCheckpoint(dirpath=st.checkpoint_dir(), save_top_k=-1)
     trainer = pl.Trainer(
-        accelerator="cpu", devices=1, max_epochs=EPOCHS, logger=False, enable_progress_bar=False,
+        accelerator="cpu", devices=OPTIONS.get("ranks", 1), max_epochs=EPOCHS, logger=False, enable_progress_bar=False,
         num_sanity_val_steps=0, callbacks=[st.lightning_callback(), own], **OPTIONS.get("trainer", {}),
     )  # fmt: skip
     trainer.fit(Module(), rows, rows, ckpt_path=OPTIONS.get("resume"))
+    if not trainer.is_global_zero:
+        return
     newest = max(st.checkpoint_dir().glob("*.ckpt"), key=lambda path: path.stat().st_mtime)
     tell(newest=newest.name)
 
