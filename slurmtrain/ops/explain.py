@@ -205,6 +205,10 @@ def _headline(status: RunStatus, trouble: Diagnosis | None, view: RunView) -> st
         return f"The run has finished{tries}{nan}."
     if status.state in {RunState.FAILED, RunState.TERMINATED, RunState.HELD} and trouble is not None:
         return _sentence(trouble)
+    launch = view.state.last_launch
+    ended = launch.ended if status.state is RunState.STOPPED and launch is not None else None
+    if status.reason and ended is not None and ended.saved:
+        return f"{status.reason[:1].upper()}{status.reason[1:]}; {ended.saved}."
     if status.reason:
         return status.reason[:1].upper() + status.reason[1:] + "."
     attempt = view.state.last_attempt

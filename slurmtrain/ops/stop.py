@@ -18,7 +18,7 @@ from slurmtrain.core.decision import ENDED_STATES, Action, Decision, RunState, d
 from slurmtrain.core.events import StopRequested
 from slurmtrain.core.jobid import JobId, parse_job_id
 from slurmtrain.core.jobstate import StateFlag, is_terminal, is_waiting
-from slurmtrain.core.spec import warning_lead_s
+from slurmtrain.core.spec import Spec, warning_lead_s
 from slurmtrain.errors import SlurmUnavailableError
 from slurmtrain.ops.decided import build_decided, publish_decision
 from slurmtrain.ops.status import Sight
@@ -139,11 +139,14 @@ def _write_stop_file(run: RunDir, wish: Wish) -> None:
 
 
 def _asked(view: RunView) -> str:
-    plan = find_plan(view.run)
-    seconds = max(warning_lead_s(plan.spec), plan.spec.stop.grace_s) if plan is not None else 300
+    """As ``agent.stops`` does it: the time to save, TERM, KILL; a save that goes on then gets the grace before TERM."""
+    plan, run_id = find_plan(view.run), view.run.run_id
+    spec = plan.spec if plan is not None else Spec(command=("?",))
+    seconds, grace = max(warning_lead_s(spec), spec.stop.grace_s), spec.stop.grace_s
     return (
-        f"{view.run.run_id} is asked to save and stop; it has {seconds} s for it, then it is ended "
-        f"(`slurmtrain wait {view.run.run_id}`; `slurmtrain stop --now` does not wait)"
+        f"{run_id} is asked to save and stop, and leaves once it has saved. If it does not listen, it gets TERM after "
+        f"{seconds} s and KILL {grace} s later: it is gone in about {seconds + grace} s "
+        f"(`slurmtrain wait {run_id}` waits for it; `slurmtrain stop --now` does not)"
     )
 
 

@@ -107,6 +107,14 @@ def test_a_failure_that_came_later_is_what_is_shown(tmp_path: Path) -> None:
     assert "cuda_oom" in text
 
 
+def test_a_run_that_a_person_stopped_says_whether_it_was_saved(tmp_path: Path) -> None:
+    run = Teller(tmp_path, "stop", nodes=1, ranks=1)
+    run.write(ev.StopRequested, who="user", by="ann")
+    run.attempt(0, "n1").launch(0, 0, 30, exit_code=0, stop_reason="user", saved="saved step-85.pt, 1 s before the end")
+    decided(run, Action.STOP, RunState.STOPPED, "user_cancelled", "agent")
+    assert screen(explain(run))[1] == "Stopped by ann; saved step-85.pt, 1 s before the end."
+
+
 def test_a_run_that_goes_on_after_a_hang_names_the_odd_rank_at_once(tmp_path: Path) -> None:
     run = Teller(tmp_path, "hang", nodes=2, ranks=2)
     run.attempt(0, "n[1-2]").launch(0, 0, 30, exit_code=134)

@@ -11,7 +11,7 @@ from made_runs import MadeRun, Slurm, make_run
 from slurmtrain.core.decision import Action, RunState
 from slurmtrain.core.jobid import JobId, parse_job_id
 from slurmtrain.core.jobstate import BaseState
-from slurmtrain.core.spec import Retry
+from slurmtrain.core.spec import Retry, Stop
 from slurmtrain.errors import RefusedError, SlurmUnavailableError
 from slurmtrain.ops.release import release_run
 from slurmtrain.ops.status import Sight, see_jobs
@@ -58,6 +58,15 @@ def test_a_running_one_is_asked_and_its_agent_decides(tmp_path: Path) -> None:
     assert run.dir.attempt(0).read_decision() is None
     assert run.state.state is RunState.RUNNING
     assert run.state.stop_requested is not None
+
+
+def test_it_is_said_how_long_a_training_that_does_not_listen_takes(tmp_path: Path) -> None:
+    slurm, run = Slurm(), make_run(tmp_path, stop=Stop(warning_s=60, grace_s=30))
+    run.attempt(run.submitted(slurm))
+    run.launch(0)
+    said = _stop(run, slurm).sentence
+    assert "TERM after 60 s" in said
+    assert "KILL 30 s later: it is gone in about 90 s" in said
 
 
 def test_now_cancels_and_decides_for_the_attempt(tmp_path: Path) -> None:
