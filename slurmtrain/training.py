@@ -58,6 +58,7 @@ _beat_at = -1e9
 _save_s: float | None = None  # how long the last save took
 _cleared: set[str] = set()  # folders in which leftovers of saves were looked for
 _pause_until = -1e9  # what the last heartbeat announced
+_first: tuple[float, int | None] = (0.0, None)  # when the first step was told, and which
 _here: tuple[float, int, float, str] = (-1e9, -1, 0, "-")  # said when, the step, since when, seconds per step
 
 
@@ -280,12 +281,24 @@ def _beat(step: int | None, pause_s: float, values: dict[str, float]) -> None:
         return
     _beat_at, _pause_until = clock, clock + pause_s
     beat: dict[str, Any] = {"at": now, **({"save_s": round(_save_s, 3)} if _save_s is not None else {})}
+    if step is not None and (speed := _speed(step, now)) is not None:
+        beat["steps_per_s"] = speed
     beat.update({name: float(value) for name, value in values.items()})
     if pause_s:
         beat["pause_until"] = now + pause_s
     temporary = f"{path}.{os.getpid()}.tmp"
     Path(temporary).write_text(f"{'-' if step is None else step} {json.dumps(beat)}\n", encoding="utf-8")
     os.replace(temporary, path)  # noqa: PTH105
+
+
+def _speed(step: int, now: float) -> float | None:
+    """Steps per second since the first step that was told: what came before it was loading. None for that one."""
+    global _first  # noqa: PLW0603
+    at, first = _first
+    if first is None or step < first:
+        _first = (now, step)
+        return None
+    return round((step - first) / (now - at), 6) if step > first and now > at else None
 
 
 def _say_here(step: int, busy_s: float | None) -> None:

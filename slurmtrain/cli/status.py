@@ -78,7 +78,10 @@ def command(
         from slurmtrain.store.groups import members_of
 
         lines = fold(rows, [] if each else members_of(folder), vocabulary)
-        (print_table if sys.stdout.isatty() else print_plain)(lines)
+        if sys.stdout.isatty():
+            print_table(lines)
+        else:
+            print_plain(lines, whole=bool(runs))
         for row in rows:
             _print_scene(row)
 
@@ -106,7 +109,7 @@ def _print_scene(row: RunStatus) -> None:
         return
     from slurmtrain.ops.scene import say_scene
 
-    room = shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 400
+    room = shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 160
     text = clean(f"scene of {row.run_id}: {say_scene(row.scene)}").replace("\n", " ")
     print_text(text if len(text) <= room else text[: room - 1] + "…")
     if row.scene.path:

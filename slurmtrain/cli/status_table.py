@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 _HEAD = ("RUN", "STATE", "JOB", "TRY", "NODES", "SINCE", "WHY")
 _DROPPED = ("SINCE", "NODES", "TRY", "JOB")  # left out, in this order, where the terminal is too narrow
 _GOING = frozenset({RunState.STARTING, RunState.RUNNING})
+_WIDEST = (48, 24, 24, 8, 24, 12)  # to which columns are padded for a pipe
+_PLAIN, _LEAST_PLAIN_WHY = 160, 60
 _LEAST_WHY = 16
 _LONGEST_TASKS = 24
 _COLOURS = {
@@ -127,13 +130,29 @@ def _when(at: float | None) -> str:
     return time.strftime("%H:%M" if then[:3] == today[:3] else "%d %b %H:%M", then)
 
 
-def print_plain(lines: Sequence[Line]) -> None:
-    """For a pipe: columns of text."""
-    table = [_HEAD, *(line.cells for line in lines)]
-    widths = [max(len(cells[column]) for cells in table) for column in range(len(_HEAD) - 1)]
+def print_plain(lines: Sequence[Line], *, whole: bool) -> None:
+    """For a pipe: columns of text. Ids are never cut, and a long one is no reason to pad those of all others.
+
+    ``whole``: the reasons are not cut, either.
+    """
+    wide = shutil.get_terminal_size((_PLAIN, 24)).columns  # of a pipe: $COLUMNS
+    table = [_HEAD, *(_with_few_nodes(line.cells) for line in lines)]
+    widths = [min(most, max(len(cells[column]) for cells in table)) for column, most in enumerate(_WIDEST)]
     for cells in table:
-        padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=False)]
-        print_text("  ".join([*padded, cells[-1]]).rstrip())
+        begin = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=False))
+        room = max(_LEAST_PLAIN_WHY, wide - len(begin) - 2)
+        why = cells[-1] if whole or len(cells[-1]) <= room else f"{cells[-1][: room - 1]}…"
+        print_text(f"{begin}  {why}".rstrip())
+
+
+def _with_few_nodes(cells: tuple[str, ...]) -> tuple[str, ...]:
+    """How many nodes, where their list would be long."""
+    from slurmtrain.core.nodeset import expand_nodes
+
+    column = _HEAD.index("NODES")
+    if len(cells[column]) <= _WIDEST[column]:
+        return cells
+    return (*cells[:column], f"{len(expand_nodes(cells[column]))} nodes", *cells[column + 1 :])
 
 
 def print_table(lines: Sequence[Line]) -> None:

@@ -6,11 +6,12 @@ JSON lines and plain ``step 120/500 loss 0.1`` are read.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +23,8 @@ from slurmtrain.logs.progress import HINTS, is_progress, loss_of, step_of
 from slurmtrain.logs.window import read_end
 
 _READ_BACK = 1 << 16  # bytes at the end of a launch's output: `status` reads them for each run
+_READ_MARK, _MOST_MARKS = 1 << 14, 20
+_YOUNG_S = 300.0
 _LINE = 4096
 _HEARTBEAT_BYTES = 4096
 _MOST = 10**12
@@ -87,15 +90,17 @@ class Begin:
     at: float | None = None
 
 
-def read_pace(heartbeat: Path, log: Path, begin: Begin, end: int | None = None) -> Told:
-    """What the heartbeat tells, then the log; the mean speed since the launch began where neither tells one.
+def read_pace(
+    heartbeat: Path, log: Path, begin: Begin, end: int | None = None, marks: Sequence[tuple[float, int]] = ()
+) -> Told:
+    """What the heartbeat tells, then the log; where neither tells a speed, the mean since the first step.
 
-    Never raises.
+    ``marks``: seconds since the epoch, and how long the log was then. Never raises.
     """
     said = _read_heartbeat(heartbeat)
     told = said.filled_from(_read_log(log, begin.offset, end))
     if told.steps_per_s is None:
-        told = replace(told, steps_per_s=_mean_speed(told, begin))
+        told = replace(told, steps_per_s=_mean_speed(told, _first_step(log, begin, marks, told.at)))
     return told
 
 
@@ -212,17 +217,36 @@ def _read_log(path: Path, start: int, end: int | None) -> Told:
         data, written = read_end(path, start, end, _READ_BACK)
     except OSError:
         return Told()
-    lines = [part for line in data.splitlines() for part in line.split(b"\r")]
     told, steps = Told(), []
-    for line in reversed(lines):
-        if not HINTS.search(line.lower()):
-            continue
-        one = parse_told(_LABEL.sub(b"", strip_ansi(line[:_LINE])).decode("utf-8", "replace"))
+    for one in _lines_told(data):
         steps += [] if one.step is None else [one.step]
         told = told.filled_from(one)
     if _begins_anew(steps):
         told = replace(told, step=None, target=None, steps_per_s=None)
     return replace(told, at=written) if told != Told() else told
+
+
+def _lines_told(data: bytes) -> Iterator[Told]:
+    """What each line tells, the newest first."""
+    lines = [part for line in data.splitlines() for part in line.split(b"\r")]
+    for line in reversed(lines):
+        if HINTS.search(line.lower()):
+            yield parse_told(_LABEL.sub(b"", strip_ansi(line[:_LINE])).decode("utf-8", "replace"))
+
+
+def _first_step(log: Path, begin: Begin, marks: Sequence[tuple[float, int]], now: float | None) -> Begin:
+    """The first mark with a step before it: what came until then was loading. Without such a mark, the launch's begin,
+    unless that was a moment ago: a speed that counts the loading is worse than none."""
+    for at, size in marks[:_MOST_MARKS]:
+        if size <= begin.offset:
+            continue
+        with contextlib.suppress(OSError):
+            data, _ = read_end(log, begin.offset, size, _READ_MARK)
+            step = next((one.step for one in _lines_told(data) if one.step is not None), None)
+            if step is not None:
+                return Begin(size, step, at)
+    young = bool(marks) and begin.at is not None and now is not None and now - begin.at < _YOUNG_S
+    return Begin() if young else begin
 
 
 def _begins_anew(newest_first: Iterable[int]) -> bool:

@@ -2,7 +2,7 @@
 
 ``launches/<M>/log-times`` holds a line for each mark: seconds since the epoch, the size of the job's log, and the sizes
 of the nodes' own logs in their order, where there are some. A mark is made once a minute while something is written,
-more seldom where there are many nodes.
+more often in the first minute, from which the speed of the first steps is told, more seldom where there are many nodes.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from slurmtrain.errors import UsageError
 
 NAME = "log-times"
 EVERY_S = 60.0
+_EARLY_S = 5.0  # in the first minute
 _FILES = 32  # so many files are marked once a minute, ten times as many every ten minutes
 _MAX_BYTES = 64 << 20
 _LEAST_FREE = 1 << 20  # bytes; marks never take the last of a disk
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _DURATION = re.compile(r"(?:[0-9]{1,9}[smhdw])+", re.ASCII)
 _CLOCK = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?", re.ASCII)
+_AT = re.compile(rb"[0-9]{1,11}(?:\.[0-9])?")
 
 Mark = tuple[float, tuple[int, ...]]
 
@@ -60,13 +62,16 @@ class LogTimes:
         self._sizes = sizes
         self._last: tuple[int, ...] = ()
         self._next = 0.0
+        self._begun: float | None = None
 
     def look(self, now: float) -> None:
         """Make a mark if it is time for one; ``now`` is a monotonic clock's."""
         if now < self._next:
             return
         sizes = tuple(self._sizes())
-        self._next = now + EVERY_S * max(1.0, len(sizes) / _FILES)
+        self._begun = now if self._begun is None else self._begun
+        every = EVERY_S if now - self._begun >= EVERY_S else _EARLY_S
+        self._next = now + every * max(1.0, len(sizes) / _FILES)
         if sizes == self._last:
             return
         self._last = sizes
@@ -74,7 +79,7 @@ class LogTimes:
             if _free(self._path.parent) < _LEAST_FREE:
                 return
             with self._path.open("a", encoding="ascii") as stream:
-                stream.write(" ".join(map(str, (int(time.time()), *sizes))) + "\n")
+                stream.write(" ".join(map(str, (f"{time.time():.1f}", *sizes))) + "\n")
 
 
 def _free(folder: Path) -> int:
@@ -92,6 +97,6 @@ def read_marks(folder: Path) -> list[Mark]:
         return marks
     for line in lines:
         words = line.split()
-        if len(words) > 1 and all(word.isdigit() and len(word) < 19 for word in words):
+        if len(words) > 1 and _AT.fullmatch(words[0]) and all(w.isdigit() and len(w) < 19 for w in words[1:]):
             marks.append((float(words[0]), tuple(map(int, words[1:]))))
     return marks

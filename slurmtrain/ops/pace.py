@@ -8,6 +8,7 @@ from typing import Any
 
 from slurmtrain.core.run import Run
 from slurmtrain.logs.pace import Begin, Told, read_pace
+from slurmtrain.logs.times import read_marks
 from slurmtrain.ops.timeline import as_time
 from slurmtrain.store.rundir import HEARTBEAT, RunDir, find_node_logs
 
@@ -31,10 +32,12 @@ def _read_last_launch(run: RunDir, state: Run) -> Told | None:
     folder = run.attempt(attempt.number).launch(launch.number)
     log, offset = run.path / launch.started.log_file, launch.started.log_offset
     end = launch.ended.log_end if launch.ended is not None and launch.ended.log_end else None
+    column = 0
     if nodes := find_node_logs(folder):
-        log, offset, end = nodes[0], 0, None
+        log, offset, end, column = nodes[0], 0, None, 1
+    marks = [(at, sizes[column]) for at, sizes in read_marks(folder) if len(sizes) > column]
     begin = Begin(offset, launch.started.progress or 0, as_time(launch.started.at))
-    told = read_pace(folder / HEARTBEAT, log, begin, end)
+    told = read_pace(folder / HEARTBEAT, log, begin, end, marks)
     return None if told == Told() else told
 
 

@@ -93,6 +93,25 @@ def test_without_a_speed_the_mean_since_the_launch_counts(log: Path) -> None:
     assert told.expected_end == pytest.approx(now + 100, abs=2)
 
 
+def test_the_speed_is_measured_from_the_first_step_and_not_from_the_start(log: Path) -> None:
+    """Loading took 50 s; then a step a second."""
+    loading = "slurmtrain: === attempt 0 launch 0 ===\nloading the data\n"
+    text = loading + "".join(f"step {n}/500 loss 0.5\n" for n in range(1, 21))
+    log.write_text(text)
+    os.utime(log, (1070, 1070))
+    begin = Begin(0, 0, 1000.0)
+    marks = [
+        (1000.0, len(loading)),
+        (1050.0, len(loading)),
+        (1055.0, text.index("step 6/")),
+        (1060.0, text.index("step 11/")),
+    ]
+    told = read_pace(log.parent / "heartbeat", log, begin, marks=marks)
+    assert told.steps_per_s == pytest.approx(1.0)
+    early = read_pace(log.parent / "heartbeat", log, begin, marks=marks[:2])
+    assert (early.step, early.steps_per_s, early.expected_end) == (20, None, None), "not known yet: no number is better"
+
+
 def test_the_heartbeat_comes_first_and_the_log_adds_what_it_lacks(log: Path) -> None:
     log.write_text("step 100/500 loss 0.5 12.5 samples/s\n")
     beat = {"at": 1000.0, "loss": 0.25, "total_steps": 200}

@@ -74,6 +74,26 @@ def test_a_pipe_gets_one_plain_line_for_each_run(store: Path) -> None:
     assert not re.search(r"[\x00-\x09\x0b-\x1f]", done.stdout)
 
 
+def test_a_pipe_gets_lines_of_a_sensible_width(tmp_path: Path) -> None:
+    slurm = Slurm()
+    nodes = f"n[{','.join(str(2 * number) for number in range(60))}]"
+    long_id = f"{'a-long-name-' * 3}20261129-1837-00000001"
+    for run_id in ("short", long_id):
+        run = make_run(tmp_path, run_id)
+        run.attempt(run.submitted(slurm), nodes=nodes)
+        run.decided(0, Action.STOP, RunState.FAILED, reason="because of a long story " * 20)
+    head, *lines = _call(tmp_path).stdout.splitlines()
+    short, long = sorted(lines, key=len)
+    assert len(short) <= 160
+    assert len(long) <= 180
+    assert long.split()[0] == long_id, "an id is never cut"
+    assert "60 nodes" in short
+    assert short.endswith("…")
+    assert head.index("WHY") < 100, "one long id does not push the columns of all lines away"
+    assert len(sorted(_call(tmp_path, COLUMNS="155").stdout.splitlines(), key=len)[1]) <= 155
+    assert "…" not in _call(tmp_path, "short").stdout, "who names a run gets all of it"
+
+
 def test_a_terminal_gets_a_table_that_fits(store: Path) -> None:
     shown = _on_a_terminal(store, 70)
     plain = re.sub(r"\x1b\[[0-9;]*m", "", shown).replace("\r\n", "\n")

@@ -86,6 +86,19 @@ def test_a_heartbeat_is_whole_bounded_and_of_rank_0_alone(tmp_path: Path) -> Non
     said(python(code, tmp_path, SLURMTRAIN_HEARTBEAT="/proc/none/heartbeat"))  # never the training's death
 
 
+def test_a_heartbeat_tells_the_speed_since_the_first_step(tmp_path: Path) -> None:
+    """What came before the first step was loading; that takes minutes, and says nothing of the steps."""
+    path = tmp_path / "heartbeat"
+    code = (
+        "import helper as h, time\ntime.sleep(1)\nh.heartbeat(step=100)\ntime.sleep(0.5)\n"
+        "h.heartbeat(step=105, pause_s=1)"
+    )
+    said(python(code, tmp_path, SLURMTRAIN_HEARTBEAT=str(path), RANK="0"))
+    step, _, rest = path.read_text().partition(" ")
+    assert step == "105"
+    assert 0.5 < json.loads(rest)["steps_per_s"] <= 10
+
+
 def test_a_heartbeat_tells_how_long_the_last_save_took(tmp_path: Path) -> None:
     path = tmp_path / "heartbeat"
     code = (
