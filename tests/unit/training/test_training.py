@@ -91,7 +91,7 @@ def test_a_heartbeat_tells_the_speed_since_the_first_step(tmp_path: Path) -> Non
     path = tmp_path / "heartbeat"
     code = (
         "import helper as h, time\ntime.sleep(1)\nh.heartbeat(step=100)\ntime.sleep(0.5)\n"
-        "h.heartbeat(step=105, pause_s=1)"
+        "h.heartbeat(step=105, pause_s=600)"
     )
     said(python(code, tmp_path, SLURMTRAIN_HEARTBEAT=str(path), RANK="0"))
     step, _, rest = path.read_text().partition(" ")
