@@ -24,7 +24,7 @@ from types import FrameType
 from typing import Any
 
 from slurmtrain.agent.beats import NodeBeats, remove_old_beats
-from slurmtrain.agent.companion_events import tell
+from slurmtrain.agent.companion_events import TOLD_TO_END, tell
 from slurmtrain.agent.companion_scene import CompanionScenes
 from slurmtrain.agent.fence import Fence
 from slurmtrain.agent.job import JobContext, read_job_context
@@ -120,17 +120,21 @@ class Companion:
     def _hear_term(self) -> None:
         if self._term_untold:
             self._term_untold = False
-            self._beats.tell_term(self._ranks())
+            ranks = self._ranks()
+            self._beats.tell_term(ranks)
+            tell(TOLD_TO_END, newest_launch(ranks) or f"{self._attempt.number}.0", self._node)
         self._scenes.on_term()
 
     def _hear_request(self) -> None:
         """The agent wants stacks, or the ranks to stop; or a person did `scancel -s USR2`: the ranks have heard it."""
         if self._dump_stacks():
             return
-        if self._agent.is_here and not exists(self._attempt.stop_file):
+        if exists(self._attempt.stop_file):
+            self._stop_wanted, self._stop_launch = True, ""
+        elif self._agent.is_here:
             self._agent.tell()
-        else:
-            self._stop_wanted = True
+        elif ranks := self._ranks():  # or the agent's file is not to be seen here yet
+            self._stop_wanted, self._stop_launch = True, newest_launch(ranks)
 
     def _dump_stacks(self) -> bool:
         """Whether the agent had asked for the stacks of the running launch; they are then in the log."""

@@ -15,7 +15,8 @@ from slurmtrain.slurm.srun_messages import parse_rank_exits
 LOST = "lost"  # tasks ran on without their slurmstepd; they were killed
 GONE = "gone"  # all tasks of the launch on this node are gone
 SCENE = "scene"  # this node's scene of the launch is taken, as far as it could be
-_EVENT = re.compile(r"^slurmtrain-companion: (lost|gone|scene) ([0-9]{1,6}\.[0-9]{1,6}) ([\w.\-]{1,255})$")
+TOLD_TO_END = "term"  # Slurm, or a person through it, told the companion to end: it leaves when the ranks are gone
+_EVENT = re.compile(r"^slurmtrain-companion: (lost|gone|scene|term) ([0-9]{1,6}\.[0-9]{1,6}) ([\w.\-]{1,255})$")
 _MAX_READ = 1 << 16  # bytes at one look; what companions print is bounded, what others print here is not
 
 

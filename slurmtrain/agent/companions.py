@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from slurmtrain.agent.companion_events import GONE, LOST, SCENE, CompanionLog
+from slurmtrain.agent.companion_events import GONE, LOST, SCENE, TOLD_TO_END, CompanionLog
 from slurmtrain.agent.job import JobContext, count_nodes
 from slurmtrain.agent.processes import all_listen, find_launch_processes, signal_number
 from slurmtrain.agent.say import say
@@ -50,11 +50,19 @@ class CompanionStep:
         self._dead: list[str] = []  # nodes whose companion died, to be started again
         self._all_gone_at: dict[str, float] = {}
         self._asked = False
+        self._leaving = False  # Slurm told them to end
         self._next_look = 0.0
 
     def ensure_running(self) -> None:
         """Start them; again where the step has died, but not for ever."""
-        if self._job.plan.spec.companion and not self.alive and self._starts[""] < _MAX_STARTS:
+        if not self._job.plan.spec.companion:
+            return
+        self._listen()
+        if self._leaving:  # the job goes on nevertheless: a person sent its steps SIGTERM
+            self._leaving = False
+            self._starts[""] -= 1
+            self._start()  # they dismiss those that have not left yet
+        elif not self.alive and self._starts[""] < _MAX_STARTS:
             if self._starts[""]:
                 self._end_step_without_srun()
             self._start()
@@ -65,7 +73,7 @@ class CompanionStep:
             return
         self._next_look = time.monotonic() + _LOOK_S
         self._listen()
-        if self._asked:
+        if self._asked or self._leaving:
             return  # those that come now would not know that the ranks have heard the signal already
         if not self.alive:
             self.ensure_running()
@@ -99,6 +107,8 @@ class CompanionStep:
         for event, launch, node in news.events:
             if event == SCENE:
                 self._scenes[launch] += 1
+            elif event == TOLD_TO_END:
+                self._leaving = True
             else:
                 self._heard.setdefault((event, launch), set()).add(node)
         self._dead += news.dead

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from attack import companions
 from cluster import Cluster
 from own_starts import drain, finish, place, starts, wait_starts
 from runs import submit, trainer
@@ -92,12 +93,16 @@ def test_a_signal_of_a_persons_that_makes_the_training_save_and_leave_is_no_end_
     cluster: Cluster, store: Path, name: str
 ) -> None:
     """`scancel -s USR2` is how people ask for a checkpoint: exit code 0 is not "finished" then."""
-    run = submit(cluster, store, trainer(store, "--steps", "100", "--checkpoint-every", "5"), nodes=1)
+    run = submit(cluster, store, trainer(store, "--steps", "150", "--checkpoint-every", "5"), nodes=2)
     run.wait_step(10)
     cluster.as_user("scancel", f"--signal={name}", str(run.job_id))
+    run.wait_started(2)
+    before = run.newest_step()
+    run.wait_step(before + 30)  # about as long as a companion that was told to end stays at most, from the signal on
+    assert sorted(process.node for process in companions(run)) == sorted(cluster.job(run.job_id).nodes)  # type: ignore[union-attr]
     run.wait_state("Completed")
     assert run.ended_states() == ["COMPLETED"]
-    assert run.newest_step() == 100
+    assert run.newest_step() == 150
     assert run.starts() == ["0.0", "0.1"]
     assert {row["launch"] for row in run.records("signal")} == {"0.0"}, "what is started again hears nothing of it"
     assert "a signal that was not slurmtrain's" in run.log()

@@ -62,6 +62,28 @@ def test_it_does_not_die_of_a_request_before_it_can_hear(tmp_path: Path, monkeyp
         step.end()
 
 
+def test_a_launch_does_not_hear_what_a_person_sent_to_the_one_before(tmp_path: Path, ranks: Ranks) -> None:
+    """`scancel -s USR2`, on a node without the agent: the ranks heard it themselves and left."""
+    scene = Scene(tmp_path)
+    scene.claim()
+    env = {**os.environ, "SLURM_JOB_ID": JOB, "SLURMD_NODENAME": "n1"}
+    companion = subprocess.Popen([sys.executable, "-c", COMPANION, str(scene.run.path)], env=env, stdin=subprocess.PIPE)
+    try:
+        wait_for((scene.attempt.nodes / "n1.json").exists)
+        companion.send_signal(signal.SIGUSR2)
+        time.sleep(1.5)
+        task = ranks.start(ranks.python(LISTENER))
+        time.sleep(1.5)
+        assert ranks.heard() == []
+        scene.attempt.stop_file.write_text("drain\n")
+        companion.send_signal(signal.SIGUSR2)
+        wait_for(ranks.out.exists)
+        assert ranks.heard() == [task.pid]
+    finally:
+        companion.kill()
+        companion.wait()
+
+
 def test_it_learns_from_the_stop_file_what_it_has_missed(tmp_path: Path, ranks: Ranks) -> None:
     scene = Scene(tmp_path)
     scene.claim()
