@@ -43,6 +43,8 @@ def choose_checkpoint(run: RunDir, checkpoint: Checkpoint, note: Note = lambda _
         note(path, why)
     if choice.newest is not None and choice.verdict is not None:
         at = choice.newest.path
+        if choice.verdict.detail:
+            say(f"{at.name}: {choice.verdict.detail}")
         if name := mend(at.parent, choice.verdict.format, at.name):
             say(f"{name} named a checkpoint that is not there; it names {at.name} now")
     return choice.newest

@@ -15,7 +15,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from slurmtrain.checkpoints.check import CHEAP_S, MEMORY_BYTES, check
+from slurmtrain.checkpoints.check import CHEAP_S, check
+from slurmtrain.checkpoints.metered import MEMORY_BYTES
 from slurmtrain.checkpoints.model import Health, Verdict
 
 _ROOT = Path(__file__).parents[2]  # the source tree, site-packages, or the agent's archive

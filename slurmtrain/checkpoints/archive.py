@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from slurmtrain.checkpoints.metered import BUFFER_BYTES, Metered
 from slurmtrain.checkpoints.model import Corrupt, Entry, Incomplete, Reading
-from slurmtrain.checkpoints.unpickle import MAX_BYTES, find_step, read_pickle, sizes_of
+from slurmtrain.checkpoints.unpickle import find_step, sizes_of, unpickle
 from slurmtrain.checkpoints.window import Window
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 MAGIC = b"PK\x03\x04"
 _HEADER = struct.Struct("<4s5H3I2H")  # a member's local header, without its name
@@ -66,7 +71,16 @@ def _is_sound(archive: zipfile.ZipFile, member: zipfile.ZipInfo, reading: Readin
 
 
 def read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Iterator[bytes]:
-    """A member's content, whatever its checksum says. Raises ``Corrupt``."""
+    """A member's content, whatever its checksum says, and never more than the directory says. Raises ``Corrupt``."""
+    unpacked = 0
+    for chunk in _unpack(archive, member):
+        unpacked += len(chunk)
+        if unpacked > member.file_size:
+            raise Corrupt(f"{_name(archive)}: {member.filename[:80]!r} unpacks to more than it says")
+        yield chunk
+
+
+def _unpack(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Iterator[bytes]:
     at, left = _find_data(archive, member), member.compress_size
     inflate = zlib.decompressobj(-zlib.MAX_WBITS) if member.compress_type == zipfile.ZIP_DEFLATED else None
     if inflate is None and member.compress_type != zipfile.ZIP_STORED:
@@ -84,6 +98,30 @@ def read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Iterator[b
             raise Corrupt(f"{_name(archive)}: {member.filename[:80]!r} cannot be unpacked") from exc
         if inflate is None:
             yield chunk
+
+
+class _Member(io.RawIOBase):
+    """A member's content as a file."""
+
+    def __init__(self, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+        super().__init__()
+        self._chunks = read_member(archive, member)
+        self._chunk = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer) -> int:
+        target = memoryview(buffer)
+        while not self._chunk:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                return 0
+            self._chunk = memoryview(chunk)
+        part = self._chunk[: len(target)]
+        target[: len(part)] = part
+        self._chunk = self._chunk[len(part) :]
+        return len(part)
 
 
 def _find_data(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
@@ -119,21 +157,25 @@ def check_torch_archive(entry: Entry, reading: Reading) -> None:
     """``data.pkl`` can be read, every tensor's storage is there in its full size."""
     with open_archive(entry.path, entry.size) as archive:
         check_members(archive, reading)  # first: what fails here is not looked into
-        reading.step = find_step(read_torch_object(archive, entry.path.name))
+        reading.step = find_step(read_torch_object(archive, entry.path.name, reading))
 
 
-def read_torch_object(archive: zipfile.ZipFile, name: str) -> Any:
-    """What ``torch.save`` was given, with inert objects for everything but plain values. Raises ``Corrupt``."""
+def read_torch_object(archive: zipfile.ZipFile, name: str, reading: Reading) -> Any:
+    """What ``torch.save`` was given, with inert objects for everything but plain values. Raises ``Corrupt``.
+
+    None where it is too large to be read; the storages that it names until then are looked for.
+    """
     root = next((n[: -len("/data.pkl")] for n in archive.namelist() if n.endswith("/data.pkl")), None)
     if root is None:
         raise Corrupt(f"{name} has no data.pkl")
     member = archive.getinfo(f"{root}/data.pkl")
-    if member.file_size > MAX_BYTES:
-        return None
-    data = b"".join(read_member(archive, member))
-    found, storages = read_pickle(data, f"data.pkl of {name}")
-    _check_storages(archive, root, storages, name)
-    return found
+    with io.BufferedReader(_Member(archive, member), BUFFER_BYTES) as stream:
+        metered = Metered(stream, member.file_size, reading)
+        found = unpickle(metered, f"data.pkl of {name}")
+    if not found.whole:
+        reading.leave_out(f"data.pkl was read to {100 * metered.taken // max(1, metered.size)} %")
+    _check_storages(archive, root, found.storages, name)
+    return found.value
 
 
 def _check_storages(archive: zipfile.ZipFile, root: str, storages: list[tuple[Any, ...]], name: str) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
-import resource
 import stat
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,12 +25,12 @@ from slurmtrain.checkpoints import (
 )
 from slurmtrain.checkpoints.model import Corrupt, Entry, Format, Health, Incomplete, Reading, Verdict
 from slurmtrain.checkpoints.own import load_own
+from slurmtrain.checkpoints.sample import spread
 
 CHEAP_BYTES = 64 << 20  # that are read for checksums without being asked
 CHEAP_S = 10.0
-MEMORY_BYTES = 4 << 30  # that a check may take
 _HEAD = 4096
-_MAX_FILES = 20_000  # of one folder that are looked at
+_WALK_SHARE = 0.9  # of the time: when its folders are listed
 _ZIP_END = b"PK\x05\x06"
 
 FILES = (
@@ -53,6 +52,7 @@ FOLDERS = (
 )
 _SHARDED = (FOLDERS[1], FOLDERS[3])  # DeepSpeed's, and torch's
 _TENSORFLOW = Format("tensorflow", tensorflow.is_tensorflow, tensorflow.check_tensorflow)
+Folder = tuple[Path, list[str], list[str]]  # and the names of folders and of others in it
 
 
 def check(
@@ -69,8 +69,7 @@ def check(
     ``parts`` are the names of the files that make up a checkpoint whose path is only their common beginning.
     ``own`` is the run's file of further formats (``checkpoints.own``), whose code is then run.
     """
-    deadline = time.monotonic() + CHEAP_S
-    reading = Reading(deep, CHEAP_BYTES, (lambda: False) if deep else (lambda: time.monotonic() > deadline))
+    reading = Reading(deep, CHEAP_BYTES, math.inf if deep else CHEAP_S)
     name = "plain"
     try:
         entry = look(path) if not parts else Entry(path, False, 0, b"", parts)
@@ -84,17 +83,18 @@ def check(
     except (Incomplete, Corrupt, FileNotFoundError, NotADirectoryError, IsADirectoryError) as exc:
         return _blame(path, parts, name, exc, reading.step)
     except MemoryError:
-        return _too_much(path, name)
+        return Verdict(Health.UNREADABLE, name, f"{path.name} cannot be checked with the memory that is allowed here")
     except OSError as exc:
         return Verdict(Health.UNREADABLE, name, f"{path.name} cannot be read: {exc.strerror or exc}")
     known = known or marker is not None
-    return Verdict(Health.VALID if known else Health.UNKNOWN, name, "", reading.step, deep and reading.complete)
+    return Verdict(
+        Health.VALID if known else Health.UNKNOWN, name, _say_left_out(reading), reading.step, deep and reading.complete
+    )
 
 
-def _too_much(path: Path, name: str) -> Verdict:
-    if 0 <= resource.getrlimit(resource.RLIMIT_AS)[0] < MEMORY_BYTES:
-        return Verdict(Health.UNREADABLE, name, f"{path.name} cannot be checked with the memory that is allowed here")
-    return Verdict(Health.CORRUPT, name, f"{path.name} asks for more memory than any checkpoint needs to be checked")
+def _say_left_out(reading: Reading) -> str:
+    """What was not looked at whole; it says nothing against the checkpoint."""
+    return f"not all of it was looked at: {'; '.join(reading.left_out)}" if reading.left_out else ""
 
 
 def _blame(path: Path, parts: frozenset[str], name: str, exc: Exception, step: int | None) -> Verdict:
@@ -163,21 +163,41 @@ def _check_entry(entry: Entry, form: Format | None, reading: Reading) -> bool:
         _refuse_damaged_head(entry)
     known = form is not None
     if entry.is_dir:
-        known = _check_folders(entry, form, reading) or known
-    for path in _files_in(entry.path) if entry.is_dir else ():
-        step, reading.step = reading.step, None
-        known = _check_part(look(path), reading) or known
-        reading.step = step if step is not None else reading.step
+        tree = list(_walk(entry.path, reading))
+        known = _check_folders(entry, tree, form, reading) or known
+        known = _check_files(tree, reading) or known
     return known
 
 
-def _check_folders(entry: Entry, form: Format | None, reading: Reading) -> bool:
+def _check_files(tree: list[Folder], reading: Reading) -> bool:
+    """Each file of it, or an even sample; ``.distcp`` files and their metadata are judged apart.
+
+    Whether one of them is of a format that is known.
+    """
+    known = False
+    paths = [root / name for root, _, names in tree for name in sorted(names) if not _is_of_dcp(name)]
+    for looked, path in enumerate(spread(paths)):
+        if looked and reading.out_of_time():
+            reading.leave_out(f"{looked} of {len(paths)} files were looked at")
+            break
+        if _is_regular(path):
+            step, reading.step = reading.step, None
+            known = _check_part(look(path), reading) or known
+            reading.step = step if step is not None else reading.step
+    return known
+
+
+def _is_of_dcp(name: str) -> bool:
+    return name.endswith(".distcp") or name == ".metadata"
+
+
+def _check_folders(entry: Entry, tree: list[Folder], form: Format | None, reading: Reading) -> bool:
     """Sharded checkpoints within another's, as the Trainer and accelerate keep those of DeepSpeed and of FSDP.
 
     Whether there is one.
     """
     known = False
-    for root, folders, names in _walk(entry.path):
+    for root, folders, names in tree:
         part = Entry(root, True, 0, b"", frozenset([*folders, *names]))
         inner = next((one for one in _SHARDED if one.matches(part)), None)
         if inner is None or (root == entry.path and form in (*_SHARDED, FOLDERS[0])):
@@ -212,24 +232,13 @@ def _refuse_damaged_head(entry: Entry) -> None:
             raise Corrupt(f"{entry.path.name} ends as an archive of torch but does not begin as one")
 
 
-def _files_in(folder: Path) -> Iterator[Path]:
-    """The files of a checkpoint's folder, three levels deep; ``.distcp`` files and their metadata are judged apart."""
-    count = 0
-    for root, _folders, names in _walk(folder):
-        for name in sorted(names):
-            path = root / name
-            if name.endswith(".distcp") or name == ".metadata" or not _is_regular(path):
-                continue
-            count += 1
-            if count > _MAX_FILES:
-                return
-            yield path
-
-
-def _walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
-    """The folder and those in it, three levels deep, with the names in each. Raises ``OSError``."""
-    for root, folders, names in os.walk(folder, onerror=_fail):
-        yield Path(root), folders, names
+def _walk(folder: Path, reading: Reading) -> Iterator[Folder]:
+    """The folder and those in it, three levels deep. Raises ``OSError``."""
+    for listed, (root, folders, names) in enumerate(os.walk(folder, onerror=_fail)):
+        if listed and reading.out_of_time(_WALK_SHARE):
+            reading.leave_out(f"{listed} of its folders were listed, and not the others")
+            return
+        yield Path(root), sorted(folders), names
         folders[:] = [] if Path(root).relative_to(folder).parts[2:] else sorted(folders)
 
 

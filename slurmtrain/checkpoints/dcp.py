@@ -1,20 +1,29 @@
 """torch's distributed checkpoints (DCP): ``.metadata`` names a place in a ``.distcp`` file for each piece.
 
-The coordinator writes ``.metadata`` last and renames it into place, so a folder without it was not finished.
+The coordinator writes ``.metadata`` last and renames it into place, so a folder without it was not finished. With
+thousands of ranks it names tens of millions of pieces: they are taken from it while it is read, and where that takes
+too long those that were read by then are looked at.
 """
 
 from __future__ import annotations
 
+import os
+from array import array
 from pathlib import Path
 from typing import Any
 
 from slurmtrain.checkpoints.archive import MAGIC, check_members, open_archive
+from slurmtrain.checkpoints.metered import open_metered
 from slurmtrain.checkpoints.model import Corrupt, Entry, Incomplete, Reading
-from slurmtrain.checkpoints.unpickle import MAX_BYTES, Inert, read_pickle
+from slurmtrain.checkpoints.sample import spread
+from slurmtrain.checkpoints.unpickle import Inert, unpickle
 from slurmtrain.checkpoints.window import Window
 
 _LOOKED_AT = 16_384  # pieces of a checkpoint, about; of one with fewer, all
 _OF_EACH_FILE = 16  # at least
+_READ_SHARE, _LOOK_SHARE = 0.6, 0.8  # of the time: when the metadata is read, and the pieces are looked at
+_STOP = b"."  # the last byte of a pickle
+_LARGEST = 1 << 62
 
 
 def is_dcp(entry: Entry) -> bool:
@@ -28,36 +37,68 @@ def check_dcp(entry: Entry, reading: Reading) -> None:
 
 def check_dcp_folder(folder: Path, reading: Reading) -> None:
     """As ``check_dcp``, of a folder inside another format's."""
+    files = _read_metadata(folder, reading)
+    there = frozenset(os.listdir(folder))  # noqa: PTH208 - a hundred thousand names
+    lost = next((name for name in sorted(files) if "/" not in name and name not in there), None)
+    if lost is not None:
+        raise Incomplete(f"{folder.name} has lost {lost[:80]!r}")
+    stride = 1 if reading.deep else max(1, sum(map(len, files.values())) // 2 // _LOOKED_AT)
+    for looked, name in enumerate(spread(sorted(files))):
+        places = sorted(set(zip(*[iter(files[name])] * 2, strict=True)))
+        if not _check_file(folder, name, places, min(stride, max(1, len(places) // _OF_EACH_FILE)), reading):
+            reading.leave_out(f"{looked} of {len(files)} files with pieces were looked at")
+            return
+
+
+class _Pieces:
+    """Where they are: relative path → offset, length, offset, length, … Nothing else is kept of them."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, array[int]] = {}
+
+    def take(self, state: dict[Any, Any]) -> bool:
+        """Whether these are the attributes of a piece. Raises ``Corrupt`` for one that lies elsewhere."""
+        name, offset, length = state.get("relative_path"), state.get("offset"), state.get("length")
+        if type(name) is not str or type(offset) is not int or type(length) is not int:
+            return False
+        if name not in self.files:
+            self._add(name)
+        if not 0 <= offset < _LARGEST or not 0 <= length < _LARGEST:
+            raise Corrupt(f".metadata names {name[:80]!r} at {offset}, which lies outside of the checkpoint")
+        self.files[name].extend((offset, length))
+        state.clear()  # the unpickler keeps it to its end
+        return True
+
+    def _add(self, name: str) -> None:
+        if name.startswith("/") or "\0" in name or ".." in Path(name).parts:
+            raise Corrupt(f".metadata names {name[:80]!r}, which lies outside of the checkpoint")
+        self.files[name] = array("q")
+
+
+def _read_metadata(folder: Path, reading: Reading) -> dict[str, array[int]]:
+    pieces = _Pieces()
     try:
-        with (folder / ".metadata").open("rb") as stream:
-            raw = stream.read(MAX_BYTES)
+        stream, file = open_metered(folder / ".metadata", reading, _READ_SHARE)
     except FileNotFoundError:
         raise Incomplete(f"{folder.name} has no .metadata, which is written last") from None
-    metadata, _ = read_pickle(raw, f".metadata of {folder.name}")
-    pieces = metadata.field("storage_data") if isinstance(metadata, Inert) else None
-    if not isinstance(pieces, dict):
+    with file:
+        found = unpickle(stream, f".metadata of {folder.name}", pieces.take)
+        if not found.whole:
+            read = 100 * stream.taken // max(1, stream.size)
+            reading.leave_out(f".metadata of {stream.size >> 20} MiB was read to {read} %")
+            file.seek(-1, 2)
+            if file.read(1) != _STOP:
+                raise Incomplete(f".metadata of {folder.name} ends in the middle")
+    places = found.value.field("storage_data") if isinstance(found.value, Inert) else None
+    if found.whole and not isinstance(places, dict):
         raise Corrupt(f".metadata of {folder.name} does not tell where the pieces are")
-    files = _places(pieces)
-    stride = 1 if reading.deep else max(1, sum(map(len, files.values())) // _LOOKED_AT)
-    for name, places in files.items():
-        _check_file(folder, name, sorted(places), min(stride, max(1, len(places) // _OF_EACH_FILE)), reading)
+    return pieces.files
 
 
-def _places(pieces: dict[Any, Any]) -> dict[str, set[tuple[int, int]]]:
-    """Relative path → (offset, length) of each piece in it."""
-    places: dict[str, set[tuple[int, int]]] = {}
-    for piece in pieces.values():
-        values = [piece.field(key) for key in ("relative_path", "offset", "length")] if isinstance(piece, Inert) else []
-        if len(values) != 3 or not isinstance(values[0], str) or not all(isinstance(n, int) for n in values[1:]):
-            continue
-        name, offset, length = values
-        if name.startswith("/") or ".." in Path(name).parts or offset < 0 or length < 0:
-            raise Corrupt(f".metadata names {name[:80]!r} at {offset}, which lies outside of the checkpoint")
-        places.setdefault(name, set()).add((offset, length))
-    return places
-
-
-def _check_file(folder: Path, name: str, places: list[tuple[int, int]], stride: int, reading: Reading) -> None:
+def _check_file(folder: Path, name: str, places: list[tuple[int, int]], stride: int, reading: Reading) -> bool:
+    """Whether there was time for it."""
+    if reading.out_of_time(_LOOK_SHARE):
+        return False
     try:
         size = (folder / name).stat().st_size
     except FileNotFoundError:
@@ -66,15 +107,20 @@ def _check_file(folder: Path, name: str, places: list[tuple[int, int]], stride: 
     if size < end:
         raise Incomplete(f"{name[:80]!r} in {folder.name} has {size} bytes of {end}")
     with (folder / name).open("rb") as stream:
-        looked = places[::stride]
-        saved = {
-            at for at in looked if not reading.out_of_time() and stream.seek(at[0]) >= 0 and stream.read(4) == MAGIC
-        }
-        if len(looked) > len(saved) > len(looked) / 2 and not reading.out_of_time():  # the others were written alike
+        saved: list[tuple[int, int]] = []
+        for offset, length in places[::stride]:
+            if reading.out_of_time(_LOOK_SHARE):
+                return False
+            stream.seek(offset)
+            if stream.read(4) == MAGIC:
+                saved.append((offset, length))
+        looked = len(places[::stride])
+        if looked > len(saved) > looked / 2:  # the others were written alike
             raise Corrupt(f"a piece in {name[:80]!r} does not begin as the others do")
-        for offset, length in sorted(saved):
+        for offset, length in saved:
             if reading.may_read(length):
                 _check_piece(Window(stream, offset, length, name), length, reading)
+    return True
 
 
 def _check_piece(piece: Window, length: int, reading: Reading) -> None:

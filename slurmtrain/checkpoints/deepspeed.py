@@ -69,7 +69,7 @@ def _read_states(entry: Entry, name: str, reading: Reading) -> Any:
             return None
     with open_archive(path, size) as archive:
         check_members(archive, reading)
-        return read_torch_object(archive, name)
+        return read_torch_object(archive, name, reading)
 
 
 def _count(states: Any, key: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -29,9 +30,12 @@ class Verdict:
 
     health: Health
     format: str
-    detail: str = ""  # one sentence: what is wrong, "" where nothing is
+    detail: str = ""  # one sentence: what is wrong; of one that may be resumed from, what was not looked at, mostly ""
     step: int | None = None
     deep: bool = False  # every byte that has a checksum was read
+
+
+_MOST_LEFT_OUT = 3  # that are told
 
 
 class Incomplete(Exception):  # noqa: N818 - a verdict on its way up, no error of ours
@@ -59,9 +63,21 @@ class Reading:
 
     deep: bool
     bytes_left: int  # that may be read for the sake of checksums
-    out_of_time: Callable[[], bool]
+    limit_s: float  # without end where it is deep
     complete: bool = True  # False once something was left unread that a deeper check would read
-    step: int | None = field(default=None)
+    step: int | None = None
+    left_out: list[str] = field(default_factory=list)  # what was not looked at whole, in words
+    _began: float = field(default_factory=time.monotonic)
+
+    def out_of_time(self, share: float = 1.0) -> bool:
+        """Whether this share of the time has passed."""
+        return time.monotonic() - self._began > share * self.limit_s
+
+    def leave_out(self, words: str) -> None:
+        """Remember what was not looked at whole; it says nothing against a checkpoint."""
+        self.complete = False
+        if len(self.left_out) < _MOST_LEFT_OUT:
+            self.left_out.append(words)
 
     def may_read(self, size: int) -> bool:
         """Whether ``size`` more bytes may be read for a checksum; remembers when not."""

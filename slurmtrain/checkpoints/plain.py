@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
+from slurmtrain.checkpoints.jsonfile import load_json
 from slurmtrain.checkpoints.model import Corrupt, Entry, Incomplete, Reading
 
 TENSOR_SUFFIXES = frozenset(
     {".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".npz", ".npy", ".h5", ".hdf5", ".keras", ".pkl", ".msgpack"}
 )  # files that hold something, or are broken
-_MAX_JSON = 64 << 20
 _BLOCK = 4096
 _MAGICS = (b"PK\x03\x04", b"\x89HDF\r\n\x1a\n", b"\x93NUMPY\x01\x00", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.")
 
@@ -20,12 +18,7 @@ def is_json(entry: Entry) -> bool:
 
 def check_json(entry: Entry, reading: Reading) -> None:
     """It can be parsed."""
-    if entry.size > _MAX_JSON:
-        return
-    try:
-        found = json.loads(entry.path.read_bytes())
-    except (ValueError, RecursionError) as exc:
-        raise Corrupt(f"{entry.path.name} is damaged or was cut") from exc
+    found = load_json(entry.path, reading)
     step = found.get("step", found.get("global_step")) if isinstance(found, dict) else None
     reading.step = step if isinstance(step, int) and not isinstance(step, bool) else None
 
@@ -42,7 +35,9 @@ def check_plain(entry: Entry, _reading: Reading) -> None:
         raise Incomplete(f"{entry.path.name} is empty")
     if any(magic.startswith(entry.head) for magic in _MAGICS if entry.size < len(magic)):
         raise Incomplete(f"{entry.path.name} ends after {entry.size} bytes")
+    if entry.size < _BLOCK or any(entry.head):
+        return
     with entry.path.open("rb") as stream:
-        stream.seek(max(0, entry.size - _BLOCK))
-        if entry.size >= _BLOCK and not any(entry.head) and not any(stream.read(_BLOCK)):
+        stream.seek(entry.size - _BLOCK)
+        if not any(stream.read(_BLOCK)):
             raise Corrupt(f"{entry.path.name} holds nothing but zeros at its beginning and its end")

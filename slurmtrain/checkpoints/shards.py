@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from slurmtrain.checkpoints.model import Corrupt, Incomplete
+from slurmtrain.checkpoints.jsonfile import load_json
+from slurmtrain.checkpoints.model import Corrupt, Incomplete, Reading
 
 _OF = re.compile(r"(.*?)(\d+)-of-(\d+)(.*)")
-_MAX_INDEX = 64 << 20
 
 
 def find_missing_part(names: Iterable[str]) -> str | None:
@@ -29,13 +28,14 @@ def find_missing_part(names: Iterable[str]) -> str | None:
     return None
 
 
-def read_index(path: Path) -> set[str]:
-    """The shards that a Hugging Face ``….index.json`` names. Raises ``Corrupt``."""
-    with path.open("rb") as stream:
-        raw = stream.read(_MAX_INDEX)
+def read_index(path: Path, reading: Reading) -> set[str]:
+    """The shards that a Hugging Face ``….index.json`` names; none where it is too large. Raises ``Corrupt``."""
+    index = load_json(path, reading)
+    if index is None:
+        return set()
     try:
-        shards = {str(name) for name in json.loads(raw)["weight_map"].values()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
+        shards = {str(name) for name in index["weight_map"].values()}
+    except (KeyError, TypeError, AttributeError) as exc:
         raise Corrupt(f"{path.name} is damaged") from exc
     outside = next((name for name in shards if "/" in name or name in ("", ".", "..")), None)
     if outside is not None:

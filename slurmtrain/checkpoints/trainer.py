@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from slurmtrain.checkpoints.jsonfile import guess_step, load_json
 from slurmtrain.checkpoints.model import Corrupt, Entry, Incomplete, Reading
 from slurmtrain.checkpoints.shards import check_all_there, find_missing_part, read_index
 
@@ -47,10 +47,10 @@ def _had_before(path: Path, name: str) -> bool:
 def check_trainer(entry: Entry, reading: Reading) -> None:
     """The trainer's state can be read, weights are there and all of their shards."""
     if _STATE in entry.names:
-        reading.step = _read_step(entry)
+        reading.step = _read_step(entry, reading)
     indexes = [name for name in entry.names if name.endswith(".index.json")]
     for name in indexes:
-        check_all_there(entry.path, read_index(entry.path / name), entry.names)
+        check_all_there(entry.path, read_index(entry.path / name, reading), entry.names)
     missing = find_missing_part(entry.names)
     if missing is not None:
         raise Incomplete(f"{entry.path.name} has lost {missing[:80]!r}")
@@ -62,11 +62,12 @@ def check_trainer(entry: Entry, reading: Reading) -> None:
         raise Incomplete(f"{entry.path.name} has lost {_OPTIMIZER!r}, which the checkpoints before it have")
 
 
-def _read_step(entry: Entry) -> int | None:
-    with (entry.path / _STATE).open("rb") as stream:
-        raw = stream.read(256 << 20)
+def _read_step(entry: Entry, reading: Reading) -> int | None:
+    state = load_json(entry.path / _STATE, reading, f" in {entry.path.name}")
+    if state is None:
+        return guess_step(entry.path / _STATE)
     try:
-        step = json.loads(raw)["global_step"]
-    except (ValueError, KeyError, TypeError, RecursionError) as exc:
+        step = state["global_step"]
+    except (KeyError, TypeError) as exc:
         raise Corrupt(f"{_STATE} in {entry.path.name} is damaged or was cut") from exc
     return step if isinstance(step, int) else None

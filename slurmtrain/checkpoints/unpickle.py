@@ -9,12 +9,12 @@ from __future__ import annotations
 import gc
 import io
 import pickle
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
+from slurmtrain.checkpoints.metered import MEMORY_BYTES, SMALL_BYTES, Enough, Metered, allowed_memory
 from slurmtrain.checkpoints.model import Corrupt
 
-MAX_BYTES = 256 << 20  # of one pickle; the tensors lie outside of it
 _MAX_NAMES = 10_000
 _ITEM_BYTES = {
     "Double": 8, "Float": 4, "Half": 2, "BFloat16": 2, "Long": 8, "Int": 4, "Short": 2, "Char": 1, "Byte": 1, "Bool": 1,
@@ -23,19 +23,17 @@ _ITEM_BYTES = {
 
 
 class Inert:
-    """Stands for an object of any class: arguments, state and items are kept, nothing is done."""
+    """Stands for an object of any class: arguments and state are kept, nothing is done."""
 
-    __slots__ = ("args", "items", "state")  # a million of them may be in one pickle
+    __slots__ = ("args", "state")  # a million of them may be in one pickle
     qualified = ""
     args: tuple[Any, ...]
     state: Any
-    items: list[Any]
 
     def __new__(cls, *args: Any, **_kwargs: Any) -> Inert:
         made = super().__new__(cls)
         made.args = args
         made.state = None
-        made.items = []
         return made
 
     def __init__(self, *_args: Any, **_kwargs: Any) -> None: ...
@@ -43,14 +41,11 @@ class Inert:
     def __setstate__(self, state: Any) -> None:
         self.state = state
 
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self.items.append((key, value))
+    def __setitem__(self, key: Any, value: Any) -> None: ...
 
-    def append(self, value: Any) -> None:
-        self.items.append(value)
+    def append(self, value: Any) -> None: ...
 
-    def extend(self, values: Any) -> None:
-        self.items.extend(values)
+    def extend(self, values: Any) -> None: ...
 
     def field(self, name: str) -> Any:
         """An attribute of the object that was pickled; None where it had none of that name."""
@@ -59,16 +54,22 @@ class Inert:
 
 
 class Unread:
-    """Stands for objects of which there are millions and that nobody here looks into."""
+    """Stands for objects of which there are millions and that nobody here looks into: one for all of them."""
 
     __slots__ = ()
+    one: Unread
 
     def __new__(cls, *_args: Any, **_kwargs: Any) -> Unread:
-        return super().__new__(cls)
+        return cls.one
 
     def __init__(self, *_args: Any, **_kwargs: Any) -> None: ...
 
-    def __setstate__(self, state: Any) -> None: ...
+    def __setstate__(self, state: Any) -> None:
+        if type(state) is dict:
+            state.clear()  # the unpickler keeps it to its end
+
+
+Unread.one = object.__new__(Unread)
 
 
 class InertDict(dict[Any, Any]):
@@ -86,11 +87,23 @@ _DCP = "torch.distributed.checkpoint.metadata"
 _UNREAD = frozenset({("torch", "Size"), (_DCP, "MetadataIndex"), (_DCP, "ChunkStorageMetadata")})
 
 
+class Unpickled(NamedTuple):
+    """What a pickle holds: the object (None unless ``whole``), and torch's storages that it refers to.
+
+    Not ``whole``: there was not enough time or memory to read it to its end.
+    """
+
+    value: Any
+    storages: list[tuple[Any, ...]]
+    whole: bool
+
+
 class _Reader(pickle.Unpickler):
-    def __init__(self, stream: io.BytesIO) -> None:
+    def __init__(self, stream: io.BytesIO | Metered, take: Callable[[dict[Any, Any]], bool] | None = None) -> None:
         super().__init__(stream, encoding="latin-1", errors="replace")
         self.storages: list[tuple[Any, ...]] = []
         self._classes: dict[tuple[str, str], type] = {}
+        self._base = _taking(take) if take is not None else Inert
 
     def find_class(self, module: str, name: str) -> Any:
         key = (module, name)
@@ -101,7 +114,7 @@ class _Reader(pickle.Unpickler):
         if key not in self._classes:
             if len(self._classes) >= _MAX_NAMES:
                 raise Corrupt("a pickle in it names more classes than any program has")
-            self._classes[key] = type("Inert", (Inert,), {"__slots__": (), "qualified": f"{module}.{name}"})
+            self._classes[key] = type("Inert", (self._base,), {"__slots__": (), "qualified": f"{module}.{name}"})
         return self._classes[key]
 
     def persistent_load(self, pid: Any) -> Any:
@@ -110,24 +123,44 @@ class _Reader(pickle.Unpickler):
         return pid
 
 
-def read_pickle(data: bytes, what: str) -> tuple[Any, list[tuple[Any, ...]]]:
-    """The object, and torch's storages that it refers to. Raises ``Corrupt`` for what is no pickle."""
-    return next(read_pickles(io.BytesIO(data), what))
+def _taking(take: Callable[[dict[Any, Any]], bool]) -> type[Inert]:
+    class Taking(Inert):
+        __slots__ = ()
+
+        def __setstate__(self, state: Any) -> None:
+            if type(state) is not dict or not take(state):
+                self.state = state
+
+    return Taking
 
 
-def read_pickles(stream: io.BytesIO, what: str) -> Iterator[tuple[Any, list[tuple[Any, ...]]]]:
-    """As ``read_pickle``, one after the other; the stream then stands behind the last one."""
-    while True:
-        yield _read_next(stream, what)
+def read_pickle(data: bytes, what: str) -> Any:
+    """The object. Raises ``Corrupt`` for what is no pickle, and ``MemoryError``."""
+    return _load(_Reader(io.BytesIO(data)), what)
 
 
-def _read_next(stream: io.BytesIO, what: str) -> tuple[Any, list[tuple[Any, ...]]]:
-    reader = _Reader(stream)
+def unpickle(stream: Metered, what: str, take: Callable[[dict[Any, Any]], bool] | None = None) -> Unpickled:
+    """Read one pickle; the stream then stands behind it. Raises ``Corrupt`` and ``OSError``.
+
+    ``take`` is shown the attributes of each object; what it returns True for is not kept.
+    """
+    reader = _Reader(stream, take)
+    try:
+        return Unpickled(_load(reader, what), reader.storages, True)
+    except Enough:
+        return Unpickled(None, reader.storages, False)
+    except MemoryError:
+        if stream.size <= SMALL_BYTES and allowed_memory() >= MEMORY_BYTES:
+            raise Corrupt(f"{what} asks for more memory than any checkpoint needs to be checked") from None
+        return Unpickled(None, reader.storages, False)
+
+
+def _load(reader: _Reader, what: str) -> Any:
     collecting = gc.isenabled()
     gc.disable()  # it would look through millions of objects again and again
     try:
-        return reader.load(), reader.storages
-    except (Corrupt, MemoryError):
+        return reader.load()
+    except (Corrupt, Enough, MemoryError, OSError):
         raise
     except Exception as exc:
         raise Corrupt(f"{what} is damaged: {type(exc).__name__}") from exc

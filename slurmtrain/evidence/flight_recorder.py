@@ -58,7 +58,7 @@ def read_dump(path: Path) -> Dump:
     if len(data) > MAX_DUMP:
         raise ValueError(f"it is larger than {MAX_DUMP >> 20} MiB")
     try:
-        value, _ = read_pickle(data, "it")
+        value = read_pickle(data, "it")
     except (Corrupt, MemoryError, RecursionError) as exc:
         raise ValueError(str(exc) or "it cannot be read") from exc
     if not isinstance(value, dict) or not isinstance(value.get("entries"), list):

@@ -56,7 +56,7 @@ class Piece:
         self.__dict__.update(values)
 
 
-def write_dcp(folder: Path, files: int, pieces: int, each: int) -> None:
+def write_dcp(folder: Path, files: int, pieces: int, each: int, protocol: int = 4, **more: object) -> None:
     """``.metadata`` and shards as torch's writer makes them; the classes are named as there, torch is not needed."""
     module = "torch.distributed.checkpoint"
     names = {"Metadata": f"{module}.metadata", "MetadataIndex": f"{module}.metadata"}
@@ -75,7 +75,7 @@ def write_dcp(folder: Path, files: int, pieces: int, each: int) -> None:
     before = {where: sys.modules.get(where) for where in stand_ins}
     sys.modules.update(stand_ins)
     try:
-        raw = pickle.dumps(kinds["Metadata"](state_dict_metadata={}, storage_data=places))
+        raw = pickle.dumps(kinds["Metadata"](state_dict_metadata={}, **more, storage_data=places), protocol=protocol)
     finally:
         for where, old in before.items():
             sys.modules.pop(where) if old is None else sys.modules.update({where: old})
