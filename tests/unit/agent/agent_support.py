@@ -15,6 +15,8 @@ from slurmtrain.store.journal import JournalWriter
 from slurmtrain.store.rundir import RunDir
 from slurmtrain.testing import MemoryConfig, MemorySlurm
 
+RULES = load_rules().to_json()  # half a second of work
+
 
 class Scene:
     """One run whose job runs."""
@@ -25,7 +27,7 @@ class Scene:
         for folder in (self.run.journal, self.run.attempts, self.run.logs, self.run.submissions):
             folder.mkdir(parents=True)
         self.run.plan.write_text(json.dumps({"run_id": "run-1", "spec": spec_to_dict(spec or Spec(command=("x",)))}))
-        self.run.rules.write_text(load_rules().to_json())
+        self.run.rules.write_text(RULES)
         self.run.batch_script.write_text("#!/bin/bash\n#SBATCH -N1 -t 60 --requeue\n")
         self.run.launch_script.write_text("#!/bin/bash\nexit 0\n")
         self.job_id = self.slurm.submit(self.run.batch_script)

@@ -13,13 +13,15 @@ from slurmtrain.ops import judge
 from slurmtrain.plugins.rulepacks import load_rules
 from slurmtrain.store.rundir import RunDir
 
+RULES = load_rules().to_json()  # half a second of work
+
 TRACE = 'Traceback (most recent call last):\n  File "t.py", line 9, in <module>\n'
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
     run = RunDir(tmp_path)
-    run.rules.write_text(load_rules().to_json())
+    run.rules.write_text(RULES)
     return run
 
 

@@ -27,6 +27,8 @@ from slurmtrain.testing import MemoryConfig, MemorySlurm
 from slurmtrain.watch.lease import Lease
 from slurmtrain.watch.loop import Watcher
 
+RULES = load_rules().to_json()  # half a second of work
+
 
 class Store:
     """A store with runs whose jobs crashed, and a Slurm in memory."""
@@ -42,7 +44,7 @@ class Store:
         for folder in (run.journal, run.attempts, run.logs, run.submissions):
             folder.mkdir(parents=True)
         run.plan.write_text(json.dumps({"run_id": name, "spec": spec_to_dict(Spec(command=("x",))), "uid": 1000}))
-        run.rules.write_text(load_rules().to_json())
+        run.rules.write_text(RULES)
         run.batch_script.write_text("#!/bin/bash\n#SBATCH -N1 -t 60 --requeue\n")
         job = self.slurm.submit(run.batch_script)
         publish_once(run.submission(0), to_json({"job_id": str(job)}))

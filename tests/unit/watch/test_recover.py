@@ -28,6 +28,8 @@ from slurmtrain.store.rundir import RunDir
 from slurmtrain.testing import FaultKind, MemoryConfig, MemorySlurm
 from slurmtrain.watch.loop import Pass, Watcher
 
+RULES = load_rules().to_json()  # half a second of work
+
 UID = 1000
 SEGFAULT = "0: step 5\nsrun: error: n1: task 0: Segmentation fault\n"
 
@@ -44,7 +46,7 @@ class World:
             folder.mkdir(parents=True)
         spec = Spec(command=("true",), name="run")
         self.run.plan.write_text(json.dumps({"run_id": "run-1", "spec": spec_to_dict(spec), "uid": UID}))
-        self.run.rules.write_text(load_rules().to_json())
+        self.run.rules.write_text(RULES)
         self.run.batch_script.write_text("#!/bin/bash\n#SBATCH -N1 -t 60 --requeue\n")
         self.journal = JournalWriter(self.run.journal, "test")
         self.journal.append(ev.RunCreated(at=0, who="user", name="run", user="u", uid=UID, host="login"))
