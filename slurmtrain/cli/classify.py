@@ -54,10 +54,10 @@ def command(
     LOG is a file (also gzip, bzip2, xz, zstd), a folder with one file per rank, or - for standard input.
     """
     from slurmtrain.core.diagnose import diagnose
-    from slurmtrain.plugins.rulepacks import load_rules
+    from slurmtrain.ops.freeze import read_rules
 
     facts = _read_facts(given, facts_file)
-    rules = load_rules(rule_paths)
+    rules = read_rules(rule_paths)
     groups = [list(logs)] if together else [[log] for log in logs]
     for group in groups:
         findings = [item for log in group for item in _scan(log, rules)]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import slurmtrain
+from slurmtrain.core.rules import RuleSet
 from slurmtrain.plugins.rulepacks import MAX_PACK, find_packs, load_rules
 from slurmtrain.render.agent_zip import build_agent_zip
 from slurmtrain.resources import bundled
@@ -34,8 +35,21 @@ def freeze(rules: Sequence[Path], sources: Sequence[str]) -> tuple[bytes, bytes]
         lambda: _hash(source.encode() for source in sources),
         lambda: build_agent_zip(sources=sources),
     )
-    text = _remember("rules", program, lambda: _hash_packs(rules), lambda: load_rules(rules).to_json().encode())
-    return agent, text
+    return agent, _rules(rules, program)
+
+
+def read_rules(search_path: Sequence[Path]) -> RuleSet:
+    """What ``load_rules`` reads; it raises the same."""
+    return RuleSet.from_json(_rules(search_path, _hash_program()).decode())
+
+
+def _rules(search_path: Sequence[Path], program: bytes) -> bytes:
+    return _remember(
+        "rules",
+        program,
+        lambda: _hash_packs(search_path),
+        lambda: load_rules(search_path).to_json().encode(),
+    )
 
 
 def _remember(kind: str, program: bytes, inputs: Callable[[], bytes], make: Callable[[], bytes]) -> bytes:

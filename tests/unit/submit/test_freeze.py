@@ -13,7 +13,7 @@ import pytest
 import slurmtrain
 from slurmtrain.errors import NotFoundError, SpecError
 from slurmtrain.ops import freeze as module
-from slurmtrain.ops.freeze import freeze
+from slurmtrain.ops.freeze import freeze, read_rules
 from slurmtrain.plugins.rulepacks import load_rules
 from slurmtrain.render import agent_zip
 from slurmtrain.render.agent_zip import build_agent_zip
@@ -103,6 +103,7 @@ def test_own_rules_count_with_their_content_and_order(cache: Path, tmp_path: Pat
     for search in ([one, two], [two, one], [tmp_path]):
         for _ in range(2):
             assert freeze(search, [])[1] == load_rules(search).to_json().encode()
+            assert read_rules(search) == load_rules(search)
     one.write_text(OWN.format("new"))
     assert b"flux new" in freeze([one], [])[1]
 
