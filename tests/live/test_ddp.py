@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 from cluster import Cluster, wait_until
 from programs.place import place_programs
+
+from slurmtrain import training
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit" / "docs"))
 from blocks import find_file
@@ -124,22 +127,45 @@ def test_the_loss_curve_goes_on_after_a_rank_was_killed(
     _assert_slurm_saw_one_job_restarted_in_place(run)
 
 
-def test_the_program_of_the_docs_trains_and_resumes(cluster: Cluster, store: Path, torch_python: Path) -> None:
-    program = store / "train_ddp.py"
-    program.write_text(find_file("train_ddp.py"), encoding="utf-8")
+@pytest.mark.parametrize("name", ["train_with_helper.py", "train_ddp.py"])
+def test_the_program_of_the_docs_trains_and_resumes(
+    cluster: Cluster, store: Path, torch_python: Path, name: str
+) -> None:
+    _place_helper(store)
+    program = store / name
+    program.write_text(find_file(name), encoding="utf-8")
     program.chmod(0o644)
     torchrun = [str(torch_python), "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(program)]
-    options = ["--save-every", "20", "--steps"]
-    first = cluster.as_user(*torchrun, *options, "60", cwd=store, timeout_s=120)
-    assert first.returncode == 0, first.stderr[-2000:]
+
+    def train(**env: str) -> str:
+        command = [*torchrun, "--save-every", "20", "--steps", "60"]
+        env = {f"SLURMTRAIN_{key}": value for key, value in env.items()} | {"PYTHONPATH": str(store)}
+        done = cluster.as_user(*command, cwd=store, env=env, timeout_s=120)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return str(done.stdout)
+
+    printed = train()
     names = sorted(path.name for path in (store / "checkpoints").iterdir())
     assert names == ["step-000020.pt", "step-000040.pt", "step-000060.pt"]
-    env = {"SLURMTRAIN_RESUME_FROM": str(store / "checkpoints" / names[1])}
-    second = cluster.as_user(*torchrun, *options, "60", cwd=store, env=env, timeout_s=120)
-    assert second.returncode == 0, second.stderr[-2000:]
-    expected = [line for line in first.stdout.splitlines() if line.startswith(("step 50/", "step 60/"))]
+    again = train(RESUME_FROM=str(store / "checkpoints" / names[1]), DONE_FILE=str(store / "done"))
+    expected = [line for line in printed.splitlines() if line.startswith(("step 50/", "step 60/"))]
     assert len(expected) == 2
-    assert second.stdout.splitlines() == expected, "a resumed training prints the same losses"
+    assert again.splitlines() == expected, "a resumed training prints the same losses"
+    assert (store / "done").exists()
+    (store / "stop").touch()
+    train(CHECKPOINT_DIR=str(store / "left"), STOP_FILE=str(store / "stop"), DONE_FILE=str(store / "not-done"))
+    assert [path.name for path in (store / "left").iterdir()] == ["step-000001.pt"], "it saved, and left"
+    assert not (store / "not-done").exists()
+
+
+def _place_helper(folder: Path) -> None:
+    """As if slurmtrain were installed beside PyTorch."""
+    package = folder / "slurmtrain"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    shutil.copy(training.__file__, package / "training.py")
+    for path in (package, *package.iterdir()):
+        path.chmod(0o755)
 
 
 def _ranks(run: Ddp) -> dict[int, Any]:
