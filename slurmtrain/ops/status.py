@@ -169,7 +169,7 @@ def build_status(view: RunView, sight: Sight, now: float) -> RunStatus:
         nodes_reported=min(reported, len(nodes)),
         reason=_reason(view, state, sight, waiting),
         waiting=waiting,
-        cause=decision.cause if decision and decision.cause != "no_failure" else None,
+        cause=_cause(view, state, sight),
         decision=decision.action.value if decision else None,
         submitted_at=_submitted_at(view),
         started_at=entered(view, RunState.STARTING, RunState.RUNNING),
@@ -251,9 +251,21 @@ def _waiting(state: Run, record: JobRecord | None) -> Waiting | None:
     return explain_waiting(record.reason)
 
 
+def _is_newly_cancelled(view: RunView, sight: Sight) -> bool:
+    """By Slurm's word alone: nobody has written it down yet."""
+    return is_cancelled(sight.record) and not view.state.ended
+
+
+def _cause(view: RunView, state: Run, sight: Sight) -> str | None:
+    decision = state.last_decision
+    if _is_newly_cancelled(view, sight):
+        return "user_cancelled"
+    return decision.cause if decision and decision.cause != "no_failure" else None
+
+
 def _reason(view: RunView, state: Run, sight: Sight, waiting: Waiting | None) -> str:
     decision = state.last_decision
-    if sight.record is not None and is_cancelled(sight.record) and not view.state.ended:
+    if sight.record is not None and _is_newly_cancelled(view, sight):
         return f"job {sight.record.job_id} was cancelled"
     if state.ended or state.state is RunState.HELD:
         asked = requested_stop(view) if state.state is RunState.STOPPED else None

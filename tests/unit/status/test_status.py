@@ -83,6 +83,18 @@ def test_a_job_that_slurm_requeued_by_itself_waits_again(tmp_path: Path) -> None
     assert row.state is RunState.STARTING, "a new execution whose gate has written nothing yet"
 
 
+def test_a_cancelled_job_does_not_have_the_cause_of_the_end_before(tmp_path: Path) -> None:
+    slurm, run = Slurm(), make_run(tmp_path, companion=False)
+    job_id = run.submitted(slurm)
+    run.attempt(job_id)
+    run.decided(0, Action.REQUEUE, RunState.PENDING, cause="preempted")
+    run.attempt(job_id, 1)
+    slurm.cancel(job_id)
+    slurm.advance(60)
+    row = _status(run, slurm)
+    assert ("was cancelled" in row.reason, row.cause) == (True, "user_cancelled")
+
+
 def test_a_cancelled_job_that_nobody_recorded_is_told(tmp_path: Path) -> None:
     slurm, run = Slurm(), make_run(tmp_path, companion=False)
     job_id = run.submitted(slurm)
