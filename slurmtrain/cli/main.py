@@ -20,30 +20,44 @@ from slurmtrain import __version__
 from slurmtrain.cli.output import say_error
 from slurmtrain.errors import SlurmtrainError
 
-# Name → (module with a ``command``, what it does). A module that does not exist is not listed.
-COMMANDS = {
-    "submit": ("slurmtrain.cli.submit", "Submit a training run."),
-    "render": ("slurmtrain.cli.render", "Print the scripts that submit would hand to Slurm."),
-    "status": ("slurmtrain.cli.status", "Show what runs are doing and why."),
-    "logs": ("slurmtrain.cli.logs", "Show or follow a run's output."),
-    "checkpoints": ("slurmtrain.cli.checkpoints", "List a run's checkpoints and whether they are whole."),
-    "explain": ("slurmtrain.cli.explain", "Say what happened to a run, where, and what was decided."),
-    "bundle": ("slurmtrain.cli.bundle", "Make one archive of a run for a ticket, secrets masked."),
-    "stop": ("slurmtrain.cli.stop", "Ask a run to save and stop."),
-    "ship": ("slurmtrain.cli.ship", "Send logs, scenes and checkpoints to remote storage."),
-    "wait": ("slurmtrain.cli.wait", "Wait for the end of runs; the exit code tells how they ended."),
-    "release": ("slurmtrain.cli.release", "Let a held run go on."),
-    "restart": ("slurmtrain.cli.restart", "Start a new run from an ended one."),
-    "watch": ("slurmtrain.cli.watch", "Look after all runs."),
-    "classify": ("slurmtrain.cli.classify", "Say why the training behind a log failed."),
-    "rules": ("slurmtrain.cli.rules", "List and test the rules that recognise failures."),
-    "prune": ("slurmtrain.cli.prune", "Delete old runs."),
-    "doctor": ("slurmtrain.cli.doctor", "Check this cluster and this account."),
-    "init": ("slurmtrain.cli.init", "Write a job file to start from."),
-    "template": ("slurmtrain.cli.template", "List the templates and what they shadow."),
-    "plugin": ("slurmtrain.cli.plugin", "List the plugins."),
-    "config": ("slurmtrain.cli.config", "Show the settings and where they come from."),
+_CLI = "slurmtrain.cli"
+# Task → name → (module with a ``command``, what it does). A module that does not exist is not listed.
+GROUPS = {
+    "Start": {
+        "init": (f"{_CLI}.init", "Write a job file to start from."),
+        "submit": (f"{_CLI}.submit", "Submit a training run."),
+        "render": (f"{_CLI}.render", "Print the scripts that submit would hand to Slurm."),
+        "restart": (f"{_CLI}.restart", "Start a new run from an ended one."),
+    },
+    "Follow": {
+        "status": (f"{_CLI}.status", "Show what runs are doing and why."),
+        "logs": (f"{_CLI}.logs", "Show or follow a run's output."),
+        "wait": (f"{_CLI}.wait", "Wait for the end of runs; the exit code tells how they ended."),
+        "watch": (f"{_CLI}.watch", "Look after all runs: decide where no job can."),
+    },
+    "Understand": {
+        "explain": (f"{_CLI}.explain", "Say what happened to a run, where, and what was decided."),
+        "checkpoints": (f"{_CLI}.checkpoints", "Say what the next launch resumes from; check checkpoints."),
+        "classify": (f"{_CLI}.classify", "Say why the training behind a log failed."),
+        "rules": (f"{_CLI}.rules", "List and test the rules that recognise failures."),
+        "bundle": (f"{_CLI}.bundle", "Make one archive of a run for a ticket, secrets masked."),
+    },
+    "Intervene": {
+        "stop": (f"{_CLI}.stop", "Ask a run to save and stop."),
+        "release": (f"{_CLI}.release", "Let a held run go on."),
+    },
+    "Keep": {
+        "ship": (f"{_CLI}.ship", "Send logs, scenes and checkpoints to remote storage."),
+        "prune": (f"{_CLI}.prune", "Delete old runs."),
+    },
+    "Set up": {
+        "doctor": (f"{_CLI}.doctor", "Check this cluster and this account."),
+        "template": (f"{_CLI}.template", "List the templates and what they shadow."),
+        "plugin": (f"{_CLI}.plugin", "List the plugins."),
+        "config": (f"{_CLI}.config", "Show the settings and where they come from."),
+    },
 }
+COMMANDS = {name: row for group in GROUPS.values() for name, row in group.items()}
 EXIT_USAGE = 2
 EXIT_INTERNAL = 70
 EXIT_INTERRUPTED = 130
@@ -86,8 +100,13 @@ class Root(click.Group):
             raise ReaderGoneError from exc
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+        there = self.list_commands(ctx)
+        width = max(map(len, there))
+        for title, group in GROUPS.items():
+            rows = [(name.ljust(width), says) for name, (_, says) in group.items() if name in there]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
 
 def _find_plugin_command(name: str) -> click.Command | None:

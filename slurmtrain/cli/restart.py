@@ -40,6 +40,7 @@ def command(
     from slurmtrain.cli.build import find_extensions, open_slurm
     from slurmtrain.cli.here import find_here
     from slurmtrain.cli.runs import load_here
+    from slurmtrain.ops.fits import warn_of_size
     from slurmtrain.ops.restart import link_to_new, prepare_restart
     from slurmtrain.ops.submit import submit_run
     from slurmtrain.ops.timeline import read_view
@@ -57,16 +58,17 @@ def command(
         resume=resume,
         change=_changing(sets, settings) if sets else None,
     )
-    for note in (*notes, *prepared.notes):
+    slurm = open_slurm()
+    for note in (*notes, *prepared.notes, *warn_of_size(prepared.resolved.spec, slurm)):
         say_note(note)
     new, job_id = prepared.run, None
     if dry_run:
         from slurmtrain.ops.dry_run import check_with_slurm
 
-        said = check_with_slurm(prepared.scripts.batch, open_slurm())
+        said = check_with_slurm(prepared.scripts.batch, slurm)
         text = f"nothing was submitted; Slurm would take it: {said}"
     else:
-        accepted = submit_run(prepared, open_slurm(), name=prepared.resolved.spec.name, tell=say_note)
+        accepted = submit_run(prepared, slurm, name=prepared.resolved.spec.name, tell=say_note)
         job_id = str(accepted.job_id)
         link_to_new(old, new.run_id)
         for note in accepted.notes:

@@ -53,6 +53,7 @@ def command(
     """
     from slurmtrain.cli.build import build_run, open_slurm
     from slurmtrain.ops.array import PreparedArray
+    from slurmtrain.ops.fits import warn_of_size
     from slurmtrain.ops.submit import submit_run
 
     prepared = build_run(build_request(job_file, sets, values, ctx.obj), store, folders)
@@ -60,6 +61,8 @@ def command(
         say_note(note)
     note_space(_store_of(prepared), quota=True)
     slurm = open_slurm()
+    for note in warn_of_size(prepared.resolved.spec, slurm):
+        say_note(note)
     if dry_run:
         _dry_run(prepared, slurm, as_json=as_json)
         return

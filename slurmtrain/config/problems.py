@@ -21,7 +21,9 @@ class Problem:
     message: str
 
     def __str__(self) -> str:
-        return ": ".join(part for part in (str(self.place or ""), self.path, self.message) if part)
+        place = str(self.place or "")
+        path = "" if place == f"--set {self.path}" else self.path  # said once
+        return ": ".join(part for part in (place, path, self.message) if part)
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -53,8 +54,28 @@ def test_help_of_submit_imports_no_engine() -> None:
 
 
 def listed() -> list[str]:
-    lines = run("--help").stdout.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
-    return [line.split()[0] for line in lines]
+    return [name for names in groups().values() for name in names]
+
+
+def groups() -> dict[str, list[str]]:
+    """What ``--help`` lists, by task."""
+    parts = re.findall(r"^(\w[\w ]*):\n((?:  [a-z]+  .*\n)+)", run("--help").stdout, re.MULTILINE)
+    return {title: [line.split()[0] for line in lines.splitlines()] for title, lines in parts}
+
+
+def test_the_commands_are_listed_by_what_a_person_wants() -> None:
+    found = groups()
+    assert list(found) == ["Start", "Follow", "Understand", "Intervene", "Keep"]
+    assert "submit" in found["Start"]
+    assert {"status", "logs"} <= set(found["Follow"])
+    assert {"explain", "checkpoints"} <= set(found["Understand"])
+    assert "stop" in found["Intervene"]
+    assert "prune" in found["Keep"]
+
+
+def test_every_command_is_in_the_table_of_the_docs() -> None:
+    table = (ROOT / "docs" / "commands.md").read_text("utf-8").partition("\n## ")[0]
+    assert [name for name in listed() if f"[`{name}`](" not in table] == []
 
 
 def test_every_command_that_is_listed_has_a_help_text_with_an_example() -> None:

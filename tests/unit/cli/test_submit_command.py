@@ -184,3 +184,36 @@ def test_the_link_under_which_a_person_sees_the_directory_is_kept(home: Path) ->
         text=True,
     )
     assert f"#SBATCH --chdir={home / 'link'}\n" in result.stdout
+
+
+SINFO = """#!/bin/bash
+echo "$@" >>"$T/sinfo"
+for n in 1 2 3 4 5 6; do printf 'n%s|idle|batch*|(null)|none\\n' $n; done
+printf 'n6|idle|small|(null)|none\\n'
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["-N", "2000", "-p", "batch"],
+            "it asks for 2000 nodes, and partition batch has 6: as it is, such a job never starts",
+        ),
+        (["-N", "2000"], "it asks for 2000 nodes, and partition batch has 6, small has 1:"),
+        (["-N", "7", "-p", "batch,small"], "it asks for 7 nodes, and partition batch has 6, small has 1:"),
+        (["-N", "6", "-p", "batch,small"], ""),
+        (["-N", "2000", "-p", "elsewhere"], ""),  # sbatch says so itself
+        (["-N", "4", "-p", "small"], None),  # one question more for each small job of a campaign would be too many
+    ],
+)
+def test_more_nodes_than_there_are_is_said(home: Path, words: list[str], said: str | None) -> None:
+    sinfo = home / "bin" / "sinfo"
+    sinfo.write_text(SINFO)
+    sinfo.chmod(0o755)
+    result = run(home, "submit", *words, "--", "true")
+    assert result.returncode == 0, result.stderr
+    assert ("never starts" in result.stderr) is bool(said)
+    assert (said or "") in result.stderr
+    asked = home / "sinfo"
+    assert (len(asked.read_text().splitlines()) if asked.exists() else 0) == (0 if said is None else 1)

@@ -323,11 +323,12 @@ class TestLayers:
         assert spec(tmp_path, self.TEXT, "resources.partition=null").resources.partition is None
 
     def test_set_tells_its_mistakes_by_its_own_name(self, tmp_path: Path) -> None:
-        assert problem(tmp_path, self.TEXT, "resources.nodes=x").startswith(
-            "--set resources.nodes: resources.nodes: expected"
+        assert problem(tmp_path, self.TEXT, "resources.nodes=x").startswith("--set resources.nodes: expected")
+        assert problem(tmp_path, self.TEXT, "resources.ndoes=x") == (
+            "--set resources.ndoes: unknown key; did you mean 'nodes'?"
         )
-        assert "--set resources.ndoes: resources.ndoes: unknown key" in problem(
-            tmp_path, self.TEXT, "resources.ndoes=x"
+        assert problem(tmp_path, self.TEXT, "retry.causes.cuda_oom.firs=x").startswith(
+            "--set retry.causes.cuda_oom.firs: retry.causes: cuda_oom: unknown key 'firs'"
         )
 
     @pytest.mark.parametrize("text", ["x", "=3", ""])
