@@ -349,7 +349,8 @@ def atomic_save(path: str | Path, *, folder: bool = False) -> Iterator[Path]:
     """A path to write a checkpoint to, which becomes ``path`` when all is on the disk, or never.
 
     It has the same name, in a hidden folder beside ``path``: some libraries choose the format by the ending, or append
-    their own. ``folder``: a directory is made, to write files into. An old ``path`` is replaced. What was written is
+    their own. ``folder``: a directory is made, to write files into. An old ``path`` is replaced. One process saves to a
+    path; what ranks write together, like PyTorch's distributed checkpoints, is not for this. What was written is
     removed when the block raises; what a kill leaves is removed by a later launch's first save beside it, or after a
     day. Raises ``RuntimeError`` in a process that was left behind on a lost node while a later attempt of the run
     trains: its checkpoint would be taken for one of that attempt.
@@ -357,11 +358,11 @@ def atomic_save(path: str | Path, *, folder: bool = False) -> Iterator[Path]:
     global _save_s  # noqa: PLW0603
     final = Path(path).absolute()
     final.parent.mkdir(parents=True, exist_ok=True)
-    (hidden := _hidden_beside(final)).mkdir()
+    _clear_leftovers(final)
+    hidden, began = _hidden_beside(final), time.monotonic()
     temporary = hidden / final.name
+    hidden.mkdir()
     try:
-        _clear_leftovers(final.parent, hidden)
-        began = time.monotonic()
         if folder:
             temporary.mkdir()
         yield temporary
@@ -387,19 +388,26 @@ def _hidden_beside(final: Path) -> Path:
     return final.with_name(f".{name}.{words}.tmp")
 
 
-def _clear_leftovers(parent: Path, mine: Path) -> None:
-    """Once in a process and folder: put in place, or remove, what saves left that were killed."""
+def _clear_leftovers(final: Path) -> None:
+    """Once in a process and folder: put in place, or remove, what saves left that were killed.
+
+    Before anything is written, for the disk may be full of them.
+    """
+    parent = final.parent
     if str(parent) in _cleared:
         return
     _cleared.add(str(parent))
-    names = sorted(os.listdir(parent)) if os.access(parent, os.R_OK) else []  # noqa: PTH208
-    for number, other in enumerate(parent / name for name in names):
-        with contextlib.suppress(OSError):
-            if other != mine and _HIDDEN.fullmatch(other.name) and stat.S_ISDIR(other.lstat().st_mode):
-                _finish(other)
-                if _is_left(other, mine):
-                    other.rename(gone := mine / f".gone-{number}")  # for one of the ranks that see it
-                    shutil.rmtree(gone, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        os.utime(parent)
+        now = parent.stat().st_ctime  # on the file server's clock
+        for other in [path for path in parent.iterdir() if _HIDDEN.fullmatch(path.name)]:
+            with contextlib.suppress(OSError):
+                if stat.S_ISDIR(other.lstat().st_mode):
+                    _finish(other)
+                    gone = _hidden_beside(final)
+                    if _is_left(other, gone, now):
+                        other.rename(gone)  # for one of the ranks that see it
+                        shutil.rmtree(gone, ignore_errors=True)
 
 
 def _finish(hidden: Path) -> None:
@@ -410,12 +418,11 @@ def _finish(hidden: Path) -> None:
             (hidden / name).rename(hidden.parent / name)
 
 
-def _is_left(hidden: Path, mine: Path) -> bool:
-    """Whether nobody writes to it any more: of an earlier launch of this run, or, on the file server's clock, old."""
+def _is_left(hidden: Path, mine: Path, now: float) -> bool:
+    """Whether nobody writes to it any more: of an earlier launch of this run, or old."""
     theirs, ours = (_HIDDEN.sub(r"\1 \2 \3", path.name).split() for path in (hidden, mine))
     if theirs[0] == ours[0] and [int(number) for number in theirs[1:]] < [int(number) for number in ours[1:]]:
         return True
-    now = mine.stat().st_ctime
     return all(now - path.lstat().st_ctime > _LEFT_S for path in [hidden, *hidden.rglob("*")])
 
 

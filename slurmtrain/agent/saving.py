@@ -14,6 +14,7 @@ LOOK_BEFORE_S = 10.0  # the end: from then on it is looked at whether something 
 _LOOK_S = 1.0
 _WRITES_WITHIN_S = 6.0  # a big file's size may stand still on a network file system for a while
 _MAX_ENTRIES = 2000
+_LEVELS = 4
 
 
 class SaveWatch:
@@ -38,9 +39,12 @@ class SaveWatch:
 
 
 def _entries(folder: Path) -> Iterator[tuple[str, int, int]]:
-    """Names, sizes and times of what lies there and one level below, bounded."""
+    """Names, sizes and times of what lies there and one level below, bounded; of hidden folders some levels more.
+
+    ``atomic_save`` writes to ``.step-5.….tmp/step-5/weights``.
+    """
     left, folders = _MAX_ENTRIES, [folder]
-    for depth in (0, 1):
+    for depth in range(_LEVELS):
         below: list[Path] = []
         for place in folders:
             try:
@@ -51,7 +55,8 @@ def _entries(folder: Path) -> Iterator[tuple[str, int, int]]:
                         left -= 1
                         info = entry.stat(follow_symlinks=False)
                         yield entry.path, info.st_size, info.st_mtime_ns
-                        if depth == 0 and entry.is_dir(follow_symlinks=False):
+                        is_wanted = depth == 0 or os.path.relpath(place, folder).startswith(".")
+                        if is_wanted and entry.is_dir(follow_symlinks=False):
                             below.append(Path(entry.path))
             except OSError:
                 continue

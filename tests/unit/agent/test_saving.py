@@ -8,6 +8,7 @@ import pytest
 
 from slurmtrain.agent.saving import SaveWatch, describe_saving
 from slurmtrain.checkpoints.find import Found
+from slurmtrain.training import atomic_save
 
 
 def found(name: str, modified: float) -> Found:
@@ -60,3 +61,19 @@ def test_a_file_that_grows_is_a_save_in_progress(tmp_path: Path, monkeypatch: py
     now[0] += 5
     assert not watch.in_progress()
     assert not SaveWatch(tmp_path / "none").in_progress()
+
+
+def test_a_folder_that_atomic_save_writes_is_a_save_in_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = SaveWatch(tmp_path)
+    (tmp_path / "step-4" / "inner").mkdir(parents=True)
+    with atomic_save(tmp_path / "step-5", folder=True) as path:
+        (path / "inner").mkdir()
+        for place in (path, path / "inner"):
+            for text in ("x", "xx"):
+                (place / "weights").write_text(text)
+                monkeypatch.setattr(watch, "_next_look", 0.0)
+                monkeypatch.setattr(watch, "_changed_at", None)
+                seen = watch.in_progress()
+            assert seen, place

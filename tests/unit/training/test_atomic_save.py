@@ -300,3 +300,20 @@ def test_a_link_is_replaced_and_what_it_leads_to_is_left(tmp_path: Path) -> None
         with pytest.raises(OSError, match=r"irectory"), training.atomic_save(other, folder=kind) as path:
             (path / "weights" if kind else path).write_text("new")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "last", "real"]
+
+
+def test_room_is_made_before_anything_is_written(tmp_path: Path) -> None:
+    """The disk is full of what the launch before left: no folder can be made until that is gone."""
+    env = {"SLURMTRAIN_RUN_ID": "r1", "SLURMTRAIN_ATTEMPT": "0"}
+    leave(tmp_path, **env, SLURMTRAIN_LAUNCH="0")
+    code = """
+import errno, os
+real = os.mkdir
+def mkdir(path, *rest):
+    if os.listdir("c"):
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+    real(path, *rest)
+os.mkdir = mkdir
+"""
+    run(code + SAVE, tmp_path, **env, SLURMTRAIN_LAUNCH="1")
+    assert [path.name for path in (tmp_path / "c").iterdir()] == ["step-9.pt"]
