@@ -63,7 +63,7 @@ def _behind_the_victims(finding: Finding, evidence: Evidence, facts: Facts) -> C
     silent = _silent(victims, evidence, facts)
     observed = observed_first(evidence)
     if finding.cause == "peer_lost":
-        for found in (_observed(observed, victims), silent, _killed_first(evidence, facts)):
+        for found in (_observed(observed, victims), silent, _ended_first(victims, evidence, facts)):
             if found is not None:
                 return found
         if observed is not None:
@@ -188,20 +188,32 @@ def world_size(evidence: Evidence, facts: Facts) -> int:
     return max(sizes, default=0)
 
 
-def _killed_first(evidence: Evidence, facts: Facts) -> Culprit | None:
-    """A task that Slurm saw killed before any other ended: the peers of a killed rank end after it."""
+def _ended_first(victims: set[int], evidence: Evidence, facts: Facts) -> Culprit | None:
+    """A task that Slurm saw end before any other, killed or with a code and without a word: its peers end after it."""
     if tasks_differ(evidence):
         return None
     exits = sorted(facts.rank_exits, key=lambda item: item.order)
     if exits and exits[0].rank is not None:
-        if exits[0].signal in (9, 11, 7, 4, 8):
-            return Culprit(exits[0].rank, exits[0].node, "Slurm saw it end first, killed by a signal")
-        return None
+        first = exits[0]
+        if first.signal in (9, 11, 7, 4, 8):
+            return Culprit(first.rank, first.node, "Slurm saw it end first, killed by a signal")
+        return _left_without_a_word(first.rank, first.node, first.exit_code or 0, victims)
     end = min(evidence.ends, key=lambda item: item.line, default=None)
     tasks = task_numbers(end.values.get("tasks", "")) if end is not None else set()
-    if end is None or len(tasks) != 1 or not end.values.get("how", "").startswith(("Killed", "Segmentation", "Bus")):
+    if end is None or len(tasks) != 1:
         return None
-    return Culprit(next(iter(tasks)), end.values.get("node"), "Slurm saw it end first, killed by a signal")
+    (task,), node, how = tasks, end.values.get("node"), end.values.get("how", "")
+    if how.startswith(("Killed", "Segmentation", "Bus")):
+        return Culprit(task, node, "Slurm saw it end first, killed by a signal")
+    code = how.removeprefix("Exited with exit code ")
+    return _left_without_a_word(task, node, int(code) if code.isdecimal() and len(code) < 4 else 0, victims)
+
+
+def _left_without_a_word(rank: int | None, node: str | None, code: int, victims: set[int]) -> Culprit | None:
+    """Where the victims' ranks are known, and it is none of them; 143 is how a victim ends that was told to."""
+    if not victims or rank in victims or code in (0, 128 + 15):
+        return None
+    return Culprit(rank, node, f"Slurm saw it end first (exit code {code}), without a word why")
 
 
 def tasks_differ(evidence: Evidence) -> bool:

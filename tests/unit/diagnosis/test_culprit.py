@@ -170,6 +170,20 @@ def test_programs_that_name_the_missing_rank(text: str, rank: int, rules: RuleSe
     assert answer.rank == rank
 
 
+@pytest.mark.parametrize("from_facts", [True, False])
+def test_a_task_that_left_first_without_a_word(rules: RuleSet, from_facts: bool) -> None:
+    text = "srun: error: n2: task 2: Exited with exit code 7\n" + lost(3, 1)
+    text += "srun: error: n1: task 0: Terminated\nsrun: error: n2: task 3: Exited with exit code 1\n"
+    exits = (RankExit(2, "n2", 7, None, 0), RankExit(3, "n2", 1, None, 1)) if from_facts else ()
+    answer = read(text, rules, Facts(state="FAILED", exit_code=1, rank_exits=exits))
+    assert (answer.cause, answer.rank, answer.node) == ("peer_lost", 2, "n2")
+    assert "exit code 7" in " ".join(answer.notes)
+    victims = text.replace("task 2: Exited with exit code 7", "task 3: Exited with exit code 1")
+    assert read(victims, rules).rank == 3, "who complains first and ends first may still be a victim"
+    unlabelled = text.replace("[rank3]: ", "").replace("[rank1]: ", "")
+    assert read(unlabelled, rules).rank is None, "it may be the one that complained"
+
+
 def test_a_task_that_was_killed_first(rules: RuleSet) -> None:
     exits = (RankExit(3, "n2", None, 9, 0), RankExit(0, "n1", 1, None, 1), RankExit(1, "n1", 1, None, 1))
     log = "0: " + GLOO + "\n1: " + GLOO + "\n"
