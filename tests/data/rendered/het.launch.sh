@@ -41,16 +41,25 @@ export PYTHONUNBUFFERED=1   # lines appear when they are printed, also those jus
 export PYTHONFAULTHANDLER=1 # a crash in native code leaves a Python stack in the log
 
 # torch's flight recorder keeps the last collectives of each rank and writes them when one times out; the scene reads
-# them. Since torch 2.9 its variables have other names, and it warns in each rank of the old ones.
+# them. Since torch 2.9 its variables have other names, and it warns in each rank of an old one that is set. Which torch
+# it is the Python of the command tells, or the one in the command's first line.
 if [ -n "${SLURMTRAIN_LAUNCH_DIR:-}" ]; then
-  st_torch=$(timeout 10 python -c 'import importlib.metadata as m; print(m.version("torch"))' 2>/dev/null)
+  for st_python in python python python3; do
+    if [[ ${st_python##*/} != python* ]]; then
+      st_line=
+      { IFS= read -r -n 500 st_line <"$(type -P -- "$st_python")"; } 2>/dev/null
+      [[ $st_line =~ ^'#!'[[:space:]]*(/[^[:space:]]*/env[[:space:]]+)?([^[:space:]]*python[^[:space:]/]*)([[:space:]]|$) ]] || continue
+      st_python=${BASH_REMATCH[2]}
+    fi
+    st_torch=$(timeout 10 "$st_python" -c 'import importlib.metadata as m; print(m.version("torch"))' 2>/dev/null) && break
+  done
   export TORCH_FR_BUFFER_SIZE="${TORCH_FR_BUFFER_SIZE:-${TORCH_NCCL_TRACE_BUFFER_SIZE:-2000}}"
   export TORCH_FR_DUMP_TEMP_FILE="${TORCH_FR_DUMP_TEMP_FILE:-${TORCH_NCCL_DEBUG_INFO_TEMP_FILE:-$SLURMTRAIN_LAUNCH_DIR/flight-rank-}}"
   export TORCH_NCCL_DUMP_ON_TIMEOUT="${TORCH_NCCL_DUMP_ON_TIMEOUT:-1}"
   case $st_torch in
-    2.9* | 2.[1-9][0-9]* | [3-9].*) ;;
-    *) export TORCH_NCCL_TRACE_BUFFER_SIZE="$TORCH_FR_BUFFER_SIZE" TORCH_NCCL_DEBUG_INFO_TEMP_FILE="$TORCH_FR_DUMP_TEMP_FILE" ;;
+    1.* | 2.[0-8] | 2.[0-8].* | 2.[0-8][!0-9]*) export TORCH_NCCL_TRACE_BUFFER_SIZE="$TORCH_FR_BUFFER_SIZE" TORCH_NCCL_DEBUG_INFO_TEMP_FILE="$TORCH_FR_DUMP_TEMP_FILE" ;;
   esac
+  unset st_python st_line st_torch
 fi
 
 # What all components of the job have in common; the launch below is one step over all of them.

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from render_support import SHOW, fake_slurm, read, render, run_launch
+from render_support import SHOW, executable, fake_slurm, read, render, run_launch
 
 from slurmtrain.core.spec import Environment, Resources, Spec
 
@@ -270,3 +270,43 @@ def test_it_leaves_no_trace_of_us_in_the_path(tmp_path: Path) -> None:
     result = launch(tmp_path, spec_of("bash", "-c", "echo $PATH"))
     assert result.stdout.strip() == fake_slurm(tmp_path)["PATH"]
     assert os.defpath in result.stdout
+
+
+OLD, NEW = "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE"
+
+
+@pytest.mark.parametrize(
+    ("how", "torch", "warns"),
+    [("python", "2.13.0", False), ("python", "2.9.0+cu128", False), ("python", "2.8.0", True),
+     ("python", "2.5.1", True), ("python", "3.0", False), ("torchrun", "2.10.1", False), ("torchrun", "2.7.1", True),
+     ("env", "2.4", True), ("script", "2.13.0", False), ("script", "2.6.0", True), ("python", "", False)],
+)  # fmt: skip
+def test_the_flight_recorder_is_switched_on_by_the_names_that_this_torch_knows(
+    tmp_path: Path, how: str, torch: str, warns: bool
+) -> None:
+    """``python`` is not in the PATH: torch's own Python is the one that the command, or torchrun's first line, names.
+
+    torch 2.9 warns in each rank of an old name that is set (``getCvarInt`` in c10d/Utils.hpp), and older ones do not
+    know the new one. Of what nobody can tell the new names are given.
+    """
+    knows = f"#!/bin/bash\necho {torch}\n[ -n '{torch}' ]\n"
+    python = executable(tmp_path / "venv" / "bin" / "python3", knows)
+    path, more = f"{tmp_path / 'bin'}:/usr/bin:/bin", {}
+    command: tuple[str, ...]
+    if how == "python":
+        command = (str(python), "train.py")
+    elif how == "torchrun":
+        executable(tmp_path / "bin" / "torchrun", f"#!{python}\n")
+        command, more = ("train.py",), {"launcher": "torchrun"}
+    elif how == "env":
+        executable(tmp_path / "bin" / "accelerate", "#!/usr/bin/env mypython\n")
+        executable(tmp_path / "bin" / "mypython", knows)
+        command = ("accelerate", "launch")
+    else:
+        command = (str(executable(tmp_path / "train", f"#!{python} -u\n")),)
+    spec = spec_of(*command, **more)
+    launch(tmp_path, spec, SLURMTRAIN_LAUNCH_DIR=str(tmp_path), PATH=path)
+    env = read(tmp_path / "srun.json")["env"]
+    assert env[NEW] == "2000"
+    assert env["TORCH_FR_DUMP_TEMP_FILE"] == f"{tmp_path}/flight-rank-"
+    assert (OLD in env, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE" in env) == (warns, warns)
