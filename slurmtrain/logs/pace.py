@@ -11,15 +11,15 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from slurmtrain.hosts.files import open_file
+from slurmtrain.logs.counters import Count, CountReader, choose_counters
 from slurmtrain.logs.lines import strip_ansi
-from slurmtrain.logs.progress import HINTS, is_progress, loss_of, step_of
+from slurmtrain.logs.progress import HINTS, is_progress, loss_of
 from slurmtrain.logs.window import read_end
 
 _READ_BACK = 1 << 16  # bytes at the end of a launch's output: `status` reads them for each run
@@ -30,19 +30,14 @@ _HEARTBEAT_BYTES = 4096
 _MOST = 10**12
 _LABEL = re.compile(rb"^\s*\d+: ")  # srun --label
 _NUMBER = r"(\d{1,12}(?:\.\d{1,6})?(?:[eE][-+]?\d{1,3})?)"
-_OF = re.compile(
-    r"(?i)\b(?:global_step|steps?|iter(?:ation)?s?|(?:num_)?updates?)\b[\s:=#\[('\"]{0,6}\d{1,12}\s{0,12}(?:/|of)\s{0,12}(\d{1,12})\b"
-)
-_BAR = re.compile(r"\b(\d{1,12})/(\d{1,12}) \[[\d:]{4,9}<")
-_KERAS = re.compile(r"^\W{0,8}(\d{1,12})/(\d{1,12})\W")
-_EPOCH = re.compile(rf"(?i)\bepoch\b['\"]?[\s:=#\[(]{{0,4}}{_NUMBER}")
-_OF_AN_EPOCH = re.compile(r"(?i)^\W{0,8}epoch\W{0,4}\d{1,9}(?:/\d{1,9})?\W{0,4}:")
+_EPOCH = re.compile(rf"(?i)\bepoch\b['\"]?[\s:=#\[(]{{0,4}}['\"]?{_NUMBER}")
 _SAMPLES = (
     re.compile(rf"(?i){_NUMBER}\s?(?:samples?|examples?|images?|imgs?)\s?(?:/\s?s(?:ec(?:ond)?)?\b|per sec)"),
     re.compile(rf"(?i)\b(?:samples?|examples?|images?)(?:_per_sec(?:ond)?|/s(?:ec)?)['\"]?[\s:=]{{1,4}}{_NUMBER}"),
 )
 _PER_S = re.compile(rf"{_NUMBER}\s?it/s")
 _S_PER = re.compile(rf"{_NUMBER}\s?s/it")
+_KERAS_PER = re.compile(r"\b(\d{1,9})(us|ms|s)/step\b")
 _MS_PER = re.compile(rf"(?i)elapsed time per iteration \(ms\):\s?{_NUMBER}")
 _BATCH = re.compile(r"(?i)global batch size:\s{0,8}(\d{1,9})")
 _NAMES = {
@@ -116,12 +111,20 @@ def read_save_time(heartbeat: Path) -> float | None:
 
 def parse_told(line: str) -> Told:
     """What one line of output tells."""
+    return _tell(line, CountReader())[0]
+
+
+def _tell(line: str, reader: CountReader) -> tuple[Told, Count | None]:
+    """What a line tells, and by which counter, if it counts steps."""
     body = line[:_LINE].strip()
     if body.startswith("{") and (values := _parse_json(body)) is not None:
-        return _from_values(values)
-    if not is_progress(body):
-        return Told()
-    return Told(_step(body), _target(body), _number(_EPOCH, body), loss_of(body), _samples(body), _speed(body))
+        told = _from_values(values)
+        return told, None if told.step is None else Count(told.step, told.target, (True, told.target or 0))
+    count = reader.read(body)
+    if count is None and not is_progress(body):
+        return Told(), None
+    step, target, speed = (count.step, count.target, _speed(body)) if count is not None else (None, None, None)
+    return Told(step, target, _number(_EPOCH, body), loss_of(body), _samples(body), speed), count
 
 
 def _parse_json(body: str) -> dict[str, Any] | None:
@@ -148,23 +151,6 @@ def _as_number(value: object) -> float | None:
     return float(value)
 
 
-def _step(body: str) -> int | None:
-    """A counter of the whole training: not the batch within an epoch."""
-    if _OF_AN_EPOCH.match(body) or _KERAS.match(body):
-        return None
-    return step_of(body)
-
-
-def _target(body: str) -> int | None:
-    if _OF_AN_EPOCH.match(body) or _KERAS.match(body):
-        return None
-    found = _OF.search(body)
-    if found is not None:
-        return int(found[1])
-    bar = _BAR.search(body)
-    return int(bar[2]) if bar is not None else None
-
-
 def _samples(body: str) -> float | None:
     told = next((value for pattern in _SAMPLES if (value := _number(pattern, body)) is not None), None)
     batch, ms = _BATCH.search(body), _number(_MS_PER, body)
@@ -172,11 +158,11 @@ def _samples(body: str) -> float | None:
 
 
 def _speed(body: str) -> float | None:
-    """Steps per second; a bar's iterations are steps only where it counts those of the whole training."""
+    """Steps per second, of a line that counts steps."""
     if ms := _number(_MS_PER, body):
         return 1000 / ms
-    if _OF_AN_EPOCH.match(body) or _KERAS.match(body):
-        return None
+    if (keras := _KERAS_PER.search(body)) and int(keras[1]):
+        return {"us": 1e6, "ms": 1e3, "s": 1.0}[keras[2]] / int(keras[1])
     if seconds := _number(_S_PER, body):
         return 1 / seconds
     return _number(_PER_S, body)
@@ -212,26 +198,25 @@ def _split_heartbeat(path: Path) -> tuple[str, dict[str, Any], float]:
 
 
 def _read_log(path: Path, start: int, end: int | None) -> Told:
-    """The newest value of each kind. A counter that begins anew counts an epoch: then it tells no target."""
+    """The newest value of each kind, of the counter that counts the training's steps, if one does."""
     try:
         data, written = read_end(path, start, end, _READ_BACK)
     except OSError:
         return Told()
-    told, steps = Told(), []
-    for one in _lines_told(data):
-        steps += [] if one.step is None else [one.step]
-        told = told.filled_from(one)
-    if _begins_anew(steps):
-        told = replace(told, step=None, target=None, steps_per_s=None)
+    told = _tell_all(data)
     return replace(told, at=written) if told != Told() else told
 
 
-def _lines_told(data: bytes) -> Iterator[Told]:
-    """What each line tells, the newest first."""
-    lines = [part for line in data.splitlines() for part in line.split(b"\r")]
-    for line in reversed(lines):
-        if HINTS.search(line.lower()):
-            yield parse_told(_LABEL.sub(b"", strip_ansi(line[:_LINE])).decode("utf-8", "replace"))
+def _tell_all(data: bytes) -> Told:
+    """The newest value of each kind, of the counter that counts the training's steps, if one does."""
+    lines = [part for line in data.splitlines() for part in line.split(b"\r") if HINTS.search(part.lower())]
+    reader, told = CountReader(), Told()
+    rows = [_tell(_LABEL.sub(b"", strip_ansi(line[:_LINE])).decode("utf-8", "replace"), reader) for line in lines]
+    counters = choose_counters(count for _, count in rows if count is not None)
+    for one, count in reversed(rows):
+        counts = count is None or count.counter in counters
+        told = told.filled_from(one if counts else replace(one, step=None, target=None, steps_per_s=None))
+    return told
 
 
 def _first_step(log: Path, begin: Begin, marks: Sequence[tuple[float, int]], now: float | None) -> Begin:
@@ -242,17 +227,11 @@ def _first_step(log: Path, begin: Begin, marks: Sequence[tuple[float, int]], now
             continue
         with contextlib.suppress(OSError):
             data, _ = read_end(log, begin.offset, size, _READ_MARK)
-            step = next((one.step for one in _lines_told(data) if one.step is not None), None)
+            step = _tell_all(data).step
             if step is not None:
                 return Begin(size, step, at)
     young = bool(marks) and begin.at is not None and now is not None and now - begin.at < _YOUNG_S
     return Begin() if young else begin
-
-
-def _begins_anew(newest_first: Iterable[int]) -> bool:
-    """Whether a counter fell to its beginning; ranks that are a few steps apart do not look like that."""
-    steps = list(newest_first)
-    return any(after * 2 < before and before > 4 for after, before in pairwise(steps))
 
 
 def _mean_speed(told: Told, begin: Begin) -> float | None:

@@ -17,7 +17,7 @@ _COUNTER = re.compile(
 )
 _METRIC = re.compile(
     r"(?i)(?:loss|ppl|perplexity|acc|accuracy|gnorm|grad[_ ]norm|\blr|learning[_ ]rate|samples/s\w*|tokens/s\w*|\bwps"
-    r"|\beta|\bcost|throughput|step time|time)[\w/ .(]{0,24}['\"]?\s{0,3}[:=]?\s{0,8}[-+]?(?:\d|nan|inf)"
+    r"|\beta|\bcost|throughput|step time|time)[\w/ .(]{0,24}['\"]?\s{0,3}[:=]?\s{0,8}['\"]?[-+]?(?:\d|nan|inf)"
 )
 _BAD = re.compile(
     r"(?i)\b(?:[a-z]*error|exception|fatal|failed|failure|traceback|killed|abort(?:ed|ing)?|retry(?:ing)?)\b"
@@ -35,7 +35,7 @@ _FINISHED = re.compile(
     r"\bmax_steps=?\d* reached|\bsuccessfully (?:completed|finished)\b"
 )
 _LOSS = re.compile(
-    r"(?i)(?<!\w)(?:\w{1,12}[ _/.-])?loss['\"]?\s{0,3}[:=|]?\s{0,8}(?:tensor\()?"
+    r"(?i)(?<!\w)(?:\w{1,12}[ _/.-])?loss['\"]?\s{0,3}[:=|]?\s{0,8}(?:tensor\()?['\"]?"
     r"([-+]?(?:nan|inf(?:inity)?|\d[\d.]*(?:e[-+]?\d+)?))(?!\w)"
 )
 

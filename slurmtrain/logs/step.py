@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from slurmtrain.hosts.files import open_file
+from slurmtrain.logs.counters import CountReader, choose_counters
 from slurmtrain.logs.lines import strip_ansi
 from slurmtrain.logs.progress import loss_of, step_of
 from slurmtrain.logs.window import read_end
@@ -82,12 +83,11 @@ def _read_log(path: Path, start: int, end: int | None) -> int | None:
         data, _ = read_end(path, start, end, _READ_BACK)
     except OSError:
         return None
-    steps = (_step(part) for line in data.splitlines() for part in line.split(b"\r"))
-    return max((step for step in steps if step is not None), default=None)
-
-
-def _step(line: bytes) -> int | None:
-    return step_of(_text(line))
+    reader = CountReader()
+    lines = (part for line in data.splitlines() for part in line.split(b"\r"))
+    counts = [count for line in lines if (count := reader.read(_text(line))) is not None]
+    counters = choose_counters(counts)
+    return max((count.step for count in counts if not counters or count.counter in counters), default=None)
 
 
 def _step_and_loss(line: bytes) -> tuple[int, float | None] | None:

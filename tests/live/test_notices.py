@@ -85,7 +85,7 @@ def test_a_rank_that_others_wait_for_is_named_and_nothing_is_ended(
 ) -> None:
     """A real DDP training on two nodes: all ranks make the same steps, one has more work in each."""
     command = [str(torch_python), place(store, "straggler.py")]
-    run = submit(cluster, store, command, nodes=2, ranks=2, resources={"memory": "2G"})
+    run = submit(cluster, store, command, nodes=2, ranks=2, time_limit="30", resources={"memory": "2G"})
     told = r"rank 2 on (\S+) is slow: ([\d.]+) s at work in a step, the others ([\d.]+) s"
     found = wait_reason(run, told, timeout_s=420)
     starts = re.findall(r'^(\d): \{"starts": "(\d+)", "node": "(\S+)"\}', run.log(), re.MULTILINE)

@@ -20,6 +20,8 @@ BUILT = ("deepspeed==0.19.8",)
 # Frameworks, and what requeues by itself.
 FRAMEWORKS = ("lightning==2.6.6", "transformers==5.24.0", "accelerate==1.15.0", "submitit==1.5.4", "keras==3.15.1")
 
+KERAS = ("keras==3.15.1",)
+
 
 @pytest.fixture(scope="session")
 def torch_python(cluster_session: Cluster) -> Path:
@@ -37,6 +39,12 @@ def framework_python(cluster_session: Cluster) -> Path:
 def formats_python(cluster_session: Cluster) -> Path:
     """The same with DeepSpeed and safetensors, too."""
     return _python(cluster_session, [FRAMEWORKS, FORMATS, BUILT])
+
+
+@pytest.fixture(scope="session")
+def progress_python(cluster_session: Cluster) -> Path:
+    """That of the frameworks with Keras, too."""
+    return _python(cluster_session, [FRAMEWORKS, KERAS])
 
 
 def _python(cluster: Cluster, more: list[tuple[str, ...]]) -> Path:

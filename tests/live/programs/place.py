@@ -19,6 +19,7 @@ PROGRAMS = (
     "ddp_hangs.py",
     "double.py",
     "formats.py",
+    "progress.py",
     "straggler.py",
     "frameworks.py",
     "unreliable.sh",

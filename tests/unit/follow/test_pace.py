@@ -27,9 +27,18 @@ MEGATRON = (
         (" 24%|██▍ | 120/500 [00:10<05:00,  2.50s/it]", {"step": 120, "target": 500, "steps_per_s": 0.4}),
         (
             "Epoch 1:  50%|█████ | 50/100 [00:01<00:01, 49.20it/s, v_num=0, train_loss=0.500]",
-            {"epoch": 1.0, "loss": 0.5},
+            {"step": 150, "epoch": 1.0, "loss": 0.5, "steps_per_s": 49.2},  # Lightning counts epochs from 0
         ),
+        (
+            "Epoch 3/10:  50%|█████ | 50/100 [00:01<00:01, 49.20it/s]",
+            {"step": 250, "target": 1000, "epoch": 3.0, "steps_per_s": 49.2},
+        ),
+        ("Validation DataLoader 0:  31%|█▏  | 5/16 [00:00<00:00, 39.69it/s]", {}),
         ("{'loss': 0.5312, 'learning_rate': 5e-05, 'epoch': 1.25}", {"loss": 0.5312, "epoch": 1.25}),
+        (
+            "{'loss': '0.5312', 'grad_norm': '0.6', 'learning_rate': '5e-05', 'epoch': '1.25'}",
+            {"loss": 0.5312, "epoch": 1.25},
+        ),
         (MEGATRON, {"step": 120, "target": 500, "loss": 6.312, "samples_per_s": 128.0, "steps_per_s": 0.5}),
         (
             '{"step": 120, "loss": 0.1, "epoch": 1, "samples_per_second": 12.3, "max_steps": 500}',
@@ -82,6 +91,47 @@ def test_a_counter_that_begins_anew_counts_an_epoch_and_no_end_is_expected(log: 
     log.write_text("".join(f"step {n}/100 loss 0.5 3.0it/s\n" for n in (60, 80, 100, 20, 40)))
     told = read(log)
     assert (told.step, told.target, told.expected_end, told.loss) == (None, None, None, 0.5)
+
+
+KERAS_END = " ━━━━ 0s 50ms/step - accuracy: 0.5 - loss: 0.5012" + "\b" * 60
+TRAINER_EVAL = (
+    "  0%|          | 0/3 [00:00<?, ?it/s]\x1b[A\n 67%|██████▋   | 2/3 [00:00<00:00, 20.31it/s]\x1b[A\r     \r\x1b[A"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        # Keras: the epoch stands in a line before
+        ("Epoch 2/5\n" + "".join(f"\r\x1b[1m {n}/12\x1b[0m{KERAS_END}" for n in (1, 7)), (19, 60, 0.5012, 20.0)),
+        (f"\r 7/12{KERAS_END}", (None, None, 0.5012, None)),
+        # the Trainer: bars of evaluations in between
+        (
+            f" 50%|█████     | 20/40 [00:01<00:01, 13.0it/s]\r{TRAINER_EVAL}"
+            "{'eval_loss': '0.75', 'epoch': '1'}\n"
+            f" 88%|████████▊ | 35/40 [00:02<00:00, 12.5it/s]\r{TRAINER_EVAL}",
+            (35, 40, 0.75, 12.5),
+        ),
+        # Lightning: a bar for each epoch, and one for each validation
+        (
+            "".join(
+                f"\rEpoch {epoch}:  50%|█ | 8/16 [00:01<00:01, 12.5it/s, loss=0.25]"
+                f"\nValidation DataLoader 0:  31%|█▏  | 5/16 [00:00<00:00, 39.69it/s]\x1b[A"
+                for epoch in range(3)
+            ),
+            (40, None, 0.25, 12.5),
+        ),
+        # words that tell no end, and a bar that does; the bar of an evaluation does not
+        ("step 120 loss 0.5\n 24%|██ | 121/500 [00:10<05:00, 4.0it/s]\n", (121, 500, 0.5, 4.0)),
+        ("step 120 loss 0.5\n 24%|██ | 2/20 [00:10<05:00, 4.0it/s]\n", (120, None, 0.5, None)),
+    ],
+)
+def test_the_counter_of_the_steps_is_told_from_others(
+    log: Path, text: str, expected: tuple[int | None, int | None, float, float | None]
+) -> None:
+    log.write_text("".join(f"0: {line}\n" for line in text.split("\n")))
+    told = read(log)
+    assert (told.step, told.target, told.loss, told.steps_per_s) == expected
 
 
 def test_without_a_speed_the_mean_since_the_launch_counts(log: Path) -> None:

@@ -42,3 +42,22 @@ def test_the_highest_counts_within_the_launchs_own_output(tmp_path: Path) -> Non
     beat.unlink()
     beat.mkdir()
     assert read_step(beat, [(beat, 0, None)]) is None
+
+
+def test_the_steps_of_a_training_and_not_those_of_an_epoch_or_an_evaluation(tmp_path: Path) -> None:
+    """A launch that came to the third epoch has come further than one that came to the second."""
+    log, beat = tmp_path / "log", tmp_path / "heartbeat"
+    lightning = (
+        b"\rEpoch %d:  50%%|# | %d/16 [00:01<00:01, 12.5it/s, loss=0.25]\rValidation: 9/900 [00:00<00:00, 9.0it/s]"
+    )
+    log.write_bytes(b"".join(lightning % (epoch, batch) for epoch in range(3) for batch in (8, 16)))
+    assert read_step(beat, [(log, 0, None)]) == 48
+    keras = b"\r%d/12 = 0s 50ms/step - loss: 0.5\b\b\b"
+    log.write_bytes(b"".join(b"\nEpoch %d/9\n" % epoch + keras % 5 for epoch in (1, 2)))
+    assert read_step(beat, [(log, 0, None)]) == 17
+    trainer = b"\r 9%%|# | %d/400 [00:01<00:01, 12.5it/s]" + b"\r 9%%|# | %d/900 [00:01<00:01, 12.5it/s]" * 2
+    log.write_bytes(trainer % (100, 5, 900) + trainer % (200, 5, 900))
+    assert read_step(beat, [(log, 0, None)]) == 200
+    bars = b"".join(b"\r 9%%|# | %d/100 [00:01<00:01, 12.5it/s]" % n for n in (90, 5, 40))
+    log.write_bytes(bars)
+    assert read_step(beat, [(log, 0, None)]) == 90, "which of them is further nobody knows"
