@@ -10,7 +10,8 @@ from types import FrameType
 from slurmtrain.agent.companions import ask_through_slurm
 from slurmtrain.agent.job import JobContext
 from slurmtrain.agent.say import say
-from slurmtrain.checkpoints.find import choose
+from slurmtrain.checkpoints.cut_saves import finish_cut_saves
+from slurmtrain.checkpoints.find import checkpoint_dir, choose
 from slurmtrain.ops.fallback import write_fallback
 from slurmtrain.slurm.client import SlurmClient
 
@@ -26,7 +27,9 @@ def train_without_record(job: JobContext, slurm: SlurmClient, env: Mapping[str, 
 
     signal.signal(signal.SIGTERM, lambda number, _frame: warned.append(number))  # children would inherit it ignored
     signal.signal(signal.SIGUSR2, on_warning)
-    newest = choose(job.run.path, job.plan.spec.checkpoint).newest
+    wanted = job.plan.spec.checkpoint
+    finish_cut_saves(checkpoint_dir(job.run.path, wanted), wanted.pattern)
+    newest = choose(job.run.path, wanted).newest
     known = {"SLURMTRAIN_LAUNCH_KEY": "none.0", "SLURMTRAIN_RESUME_FROM": str(newest.path) if newest else ""}
     try:
         code = subprocess.call(["/bin/bash", str(job.run.launch_script)], env={**env, **known})

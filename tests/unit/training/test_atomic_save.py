@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from slurmtrain import training
+from slurmtrain.agent.resume import choose_checkpoint
 from slurmtrain.checkpoints.cut_saves import finish_cut_saves
 from slurmtrain.checkpoints.find import find_all
 from slurmtrain.core.spec import Checkpoint
+from slurmtrain.store.rundir import RunDir
 
 HELPER = Path(training.__file__).parent
 
@@ -106,6 +108,17 @@ def test_the_next_launch_finds_a_folder_that_was_being_replaced(tmp_path: Path) 
     assert (tmp_path / "c" / "step-5" / "weights").read_text() == "new"
     assert finish_cut_saves(tmp_path / "c", "step-*") == []
     assert finish_cut_saves(tmp_path / "none", "*/step-*") == []
+
+
+def test_a_launch_resumes_from_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    left = tmp_path / "checkpoints" / "a" / ".step-5.pt.00000000.0.0.n1.1.0123456789abcdef.tmp"
+    for name in ("step-5.pt", ".old-0"):
+        (left / name).mkdir(parents=True)
+        (left / name / "weights").write_text("x")
+    found = choose_checkpoint(RunDir(tmp_path), Checkpoint(pattern="*/step-*"))
+    assert found is not None
+    assert found.path == tmp_path / "checkpoints" / "a" / "step-5.pt"
+    assert "step-5.pt was whole, and its save was killed before it had its name" in capsys.readouterr().out
 
 
 def test_all_ranks_of_all_containers_may_save_to_one_path(tmp_path: Path) -> None:
