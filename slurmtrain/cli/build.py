@@ -13,14 +13,14 @@ import click
 from slurmtrain.cli.here import find_here
 from slurmtrain.config.environment import submission_environment
 from slurmtrain.config.resolve import Request, resolve
-from slurmtrain.config.settings import Settings, find_project, load_settings, user_config_dir
+from slurmtrain.config.settings import PROJECT_FILE, Settings, find_project, load_settings, user_config_dir
 from slurmtrain.errors import UsageError
 from slurmtrain.evidence.choose import choose_collectors
 from slurmtrain.hosts.local import LocalHost
 from slurmtrain.ops.array import PreparedArray, prepare_array
 from slurmtrain.ops.prepare import Extensions, Prepared, build_run_id, prepare
 from slurmtrain.plugins.manager import load_plugins
-from slurmtrain.plugins.search import find_folders, find_places
+from slurmtrain.plugins.search import PROJECT_FOLDER, find_folders, find_places
 from slurmtrain.slurm.cli_client import CliSlurmClient
 
 
@@ -46,14 +46,18 @@ def build_run(
 
 def find_extensions(settings: Settings, cwd: Path, folders: Sequence[Path] = ()) -> tuple[Extensions, list[str]]:
     """Templates, rules, formats and collectors of the whole search order, and notes on what could not be used."""
-    trusted = settings.trusted()
-    places = find_places(os.environ, given=folders, project=find_project(cwd), user=user_config_dir(os.environ))
+    trusted, project = settings.trusted(), find_project(cwd)
+    places = find_places(os.environ, given=folders, project=project, user=user_config_dir(os.environ))
     plugins = load_plugins(places, trusted)
     templates = [*find_folders(places, "templates", trusted), *plugins.folders("template")]
     rules = [*find_folders(places, "rules", trusted), *plugins.folders("rule")]
     chosen = choose_collectors(places, trusted)
     formats = find_folders(places, "formats", trusted)
-    return Extensions(templates, rules, formats, chosen.collectors), [*plugins.notes, *chosen.notes]
+    notes = [*plugins.notes, *chosen.notes]
+    if project is None and (cwd / PROJECT_FOLDER).is_dir():
+        unused = f"{cwd / PROJECT_FOLDER} has no {PROJECT_FILE} beside it, so it is not used"
+        notes.append(f"{unused}: make one, an empty file will do")
+    return Extensions(templates, rules, formats, chosen.collectors), notes
 
 
 def find_commands() -> dict[str, click.Command]:

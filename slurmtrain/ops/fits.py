@@ -35,4 +35,5 @@ def _misfits(parts: list[tuple[int, str | None]], have: Counter[str]) -> Iterato
         if not names or nodes <= max(have[name] for name in names):
             continue
         listed = ", ".join(f"{name} has {have[name]}" for name in sorted(names)[:_SHOWN])
-        yield f"it asks for {nodes} nodes, and partition {listed}: as it is, such a job never starts"
+        which = f"partition {listed}" if len(names) == 1 else f"of the partitions {listed}"
+        yield f"it asks for {nodes} nodes, and {which}: as it is, such a job never starts"

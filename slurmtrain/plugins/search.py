@@ -16,6 +16,8 @@ from slurmtrain.resources import bundled, require_trusted
 
 SITE_FOLDERS = (Path("/etc/slurmtrain"), Path(sys.prefix) / "etc" / "slurmtrain")
 
+PROJECT_FOLDER = ".slurmtrain"  # beside slurmtrain.toml
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -39,7 +41,7 @@ def find_places(
             raise NotFoundError(f"there is no folder {str(folder)!r} to take templates and rules from")
     candidates = [Place("command line", folder) for folder in given]
     if project is not None:
-        candidates.append(Place("project", project / ".slurmtrain"))
+        candidates.append(Place("project", project / PROJECT_FOLDER))
     named = [Path(part) for part in environ.get("SLURMTRAIN_PATH", "").split(":") if part]
     candidates += [Place("SLURMTRAIN_PATH", folder) for folder in named if folder.is_absolute()]
     if user is not None:

@@ -200,8 +200,8 @@ printf 'n6|idle|small|(null)|none\\n'
             ["-N", "2000", "-p", "batch"],
             "it asks for 2000 nodes, and partition batch has 6: as it is, such a job never starts",
         ),
-        (["-N", "2000"], "it asks for 2000 nodes, and partition batch has 6, small has 1:"),
-        (["-N", "7", "-p", "batch,small"], "it asks for 7 nodes, and partition batch has 6, small has 1:"),
+        (["-N", "2000"], "it asks for 2000 nodes, and of the partitions batch has 6, small has 1:"),
+        (["-N", "7", "-p", "batch,small"], "it asks for 7 nodes, and of the partitions batch has 6, small has 1:"),
         (["-N", "6", "-p", "batch,small"], ""),
         (["-N", "2000", "-p", "elsewhere"], ""),  # sbatch says so itself
         (["-N", "4", "-p", "small"], None),  # one question more for each small job of a campaign would be too many
@@ -217,3 +217,23 @@ def test_more_nodes_than_there_are_is_said(home: Path, words: list[str], said: s
     assert (said or "") in result.stderr
     asked = home / "sinfo"
     assert (len(asked.read_text().splitlines()) if asked.exists() else 0) == (0 if said is None else 1)
+
+
+def test_a_project_folder_that_is_not_used_is_said(home: Path) -> None:
+    (home / "work" / ".slurmtrain" / "formats").mkdir(parents=True)
+    said = "has no slurmtrain.toml beside it, so it is not used: make one, an empty file will do"
+    words = ("submit", "--", "true")
+    environ = {"PATH": f"{home / 'bin'}:/usr/bin:/bin", "PYTHONPATH": str(ROOT), "HOME": str(home), "T": str(home)}
+    for made in (False, True):
+        if made:
+            (home / "work" / "slurmtrain.toml").touch()
+        done = subprocess.run(
+            [sys.executable, "-m", "slurmtrain", *words],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd=home / "work",
+            env=environ,
+        )
+        assert done.returncode == 0, done.stderr
+        assert (f"{home}/work/.slurmtrain {said}" in done.stderr) is not made
