@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from slurmtrain.agent.launch import LaunchProcess
-from slurmtrain.agent.stacks import STACKS
+from slurmtrain.agent.stacks import LONGEST_WAIT_S, STACKS
 from slurmtrain.core.paces import find_last
 from slurmtrain.core.spec import Hang, Spec, all_components
 from slurmtrain.core.stacks import OddRanks, find_odd_ranks, parse_stacks
@@ -111,14 +111,18 @@ def _changed_at(path: Path | None) -> float | None:
 
 
 def wait_for_stacks(launch: LaunchProcess, at: float) -> None:
-    """Until the launch is over, or has written nothing more for a while after the moment of the stacks."""
-    size, quiet_since = launch.sizes(), max(time.time(), at)
-    while launch.poll() is None and time.time() < at + _LONGEST_DUMP_S:
+    """Until the launch is over, or has written nothing more for a while after the moment of the stacks.
+
+    ``at`` is in seconds since the epoch, as all nodes were told; the clock may be set while it is waited for.
+    """
+    moment = time.monotonic() + min(max(0.0, at - time.time()), LONGEST_WAIT_S)
+    size, quiet_since = launch.sizes(), moment
+    while launch.poll() is None and time.monotonic() < moment + _LONGEST_DUMP_S:
         time.sleep(0.5)
-        now = launch.sizes()
-        if now != size:
-            size, quiet_since = now, time.time()
-        if time.time() - quiet_since >= _QUIET_S and time.time() > at:
+        seen, now = launch.sizes(), time.monotonic()
+        if seen != size:
+            size, quiet_since = seen, max(now, moment)
+        if now - quiet_since >= _QUIET_S:
             return
 
 

@@ -11,12 +11,12 @@ import json
 import os
 import re
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from slurmtrain.agent.processes import Process, read_environ, start_ticks
+from slurmtrain.hosts.children import Ended, gather, start
 
 _NAME = "py-spy"
 _MAX_AT_ONCE = 64
@@ -25,17 +25,17 @@ _MAX_THREADS, _MAX_FRAMES = 64, 100
 _UNPRINTABLE = re.compile(r"[^ -~\u00a1-\uffff]")
 
 
-def dump_with_pyspy(ranks: Mapping[int, Process], until: float) -> dict[int, list[str]]:
-    """Rank → the lines of its stacks; only those that were had before ``until`` (seconds since the epoch)."""
+def dump_with_pyspy(ranks: Mapping[int, Process], deadline: float) -> dict[int, list[str]]:
+    """Rank → the lines of its stacks; only those that were had before ``deadline`` (``time.monotonic()``)."""
     running: dict[int, subprocess.Popen[bytes]] = {}
     for rank, process in sorted(ranks.items())[:_MAX_AT_ONCE]:
         program = _find_pyspy(process.pid)
         if program is not None and start_ticks(process.pid) == process.start_ticks:
             with contextlib.suppress(OSError):
-                running[rank] = _start(program, process.pid)
+                running[rank] = start([program, "dump", "--json", "--pid", str(process.pid)])
     found: dict[int, list[str]] = {}
-    for rank, child in running.items():
-        lines = list(_lines(_answer(child, until), ranks[rank].pid))
+    for rank, ended in gather(running, deadline, _MAX_BYTES):  # the kernel lets go what a killed one held
+        lines = list(_lines(_threads(ended), ranks[rank].pid))
         if any(line.startswith("  File") for line in lines):
             found[rank] = lines
     return found
@@ -60,24 +60,9 @@ def _first_argument(pid: int) -> str:
         return ""
 
 
-def _start(program: str, pid: int) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [program, "dump", "--json", "--pid", str(pid)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-
-
-def _answer(child: subprocess.Popen[bytes], until: float) -> list[Any]:
+def _threads(ended: Ended) -> list[Any]:
     try:
-        data, _ = child.communicate(timeout=max(0.1, until - time.time()))
-    except subprocess.TimeoutExpired:
-        child.kill()  # the kernel lets its target go
-        return []
-    try:
-        threads = json.loads(data) if child.returncode == 0 and len(data) <= _MAX_BYTES else []
+        threads = json.loads(ended.output) if ended.exit_code == 0 else []
     except (ValueError, RecursionError):
         return []
     return threads if isinstance(threads, list) else []

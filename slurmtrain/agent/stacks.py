@@ -23,7 +23,7 @@ from slurmtrain.store.publish import read_json, replace, to_json
 
 REQUEST = "stacks"  # in the launch's folder: asks for them, and says when
 STACKS = "stacks-"  # there, too: with the node's name and .txt, what py-spy read
-_LONGEST_WAIT_S = 10.0
+LONGEST_WAIT_S = 10.0
 
 
 def request_stacks(launch_folder: Path, at: float) -> None:
@@ -50,13 +50,13 @@ def dump_stacks(
     ]
     with contextlib.suppress(StoreError):
         replace(launch_folder / f"{STATES}{node}.json", to_json({"node": node, "ranks": states}))
-    at = min(at, time.time() + _LONGEST_WAIT_S)
-    known = dump_with_pyspy(ranks, at)
+    deadline = time.monotonic() + min(at - time.time(), LONGEST_WAIT_S)  # the clock may be set meanwhile
+    known = dump_with_pyspy(ranks, deadline)
     if known:
         text = "".join(f"{rank}: {line}\n" for rank, lines in sorted(known.items()) for line in lines)
         with contextlib.suppress(StoreError):
             replace(launch_folder / f"{STACKS}{node}.txt", text.encode("utf-8", "replace"))
-    time.sleep(max(0.0, at - time.time()))
+    time.sleep(max(0.0, deadline - time.monotonic()))
     deaf = (p for rank, p in ranks.items() if rank not in known and catches(p, signal.SIGABRT))
     end_processes(deaf, signal.SIGABRT)
 

@@ -6,18 +6,24 @@ may take the agent along.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import resource
-import signal
-import subprocess
 import sys
+import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from slurmtrain.checkpoints.check import CHEAP_S, check
 from slurmtrain.checkpoints.metered import MEMORY_BYTES
 from slurmtrain.checkpoints.model import Health, Verdict
+from slurmtrain.checkpoints.own import UnsureError, build_format
+from slurmtrain.hosts.children import Ended, gather, start
+
+LOAD_S = 30.0  # for a format of the user's own
+_MOST_ANSWER = 1 << 20  # bytes of a verdict
+_LONGEST_WHY = 500
 
 _ROOT = Path(__file__).parents[2]  # the source tree, site-packages, or the agent's archive
 _CHILD = "import sys; sys.path.insert(0, sys.argv[1]); from slurmtrain.checkpoints.apart import main; main()"
@@ -36,22 +42,36 @@ def check_apart(
     order = {"path": os.fspath(path), "deep": deep, "marker": marker, "parts": sorted(parts)}
     order["own"] = os.fspath(own) if own is not None else None
     try:
-        child = subprocess.Popen(
-            [sys.executable, "-I", "-c", _CHILD, str(_ROOT)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        answer, code, _ = _ask(order, limit_s)
     except OSError as exc:
         return Verdict(Health.UNREADABLE, "", f"{path.name} cannot be checked: {exc.strerror or exc}")
-    try:
-        answer, _ = child.communicate(json.dumps(order).encode(), timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(OSError):
-            os.killpg(child.pid, signal.SIGKILL)  # not waited for: what hangs in the kernel does not die
+    if code is None:
         return Verdict(Health.UNREADABLE, "", f"{path.name} could not be read within {limit_s:.0f} s")
-    return _read(answer, path, child.returncode)
+    return _read(answer, path, code)
+
+
+def try_format(name: str, source: str) -> str | None:
+    """Load a format of the user's own; one sentence about why it does not load. Whatever it does, it does it apart."""
+    try:
+        answer, code, flooded = _ask({"format": name, "source": source}, LOAD_S)
+    except OSError as exc:
+        return f"the format {name} cannot be tried: {exc.strerror or exc}"
+    if flooded:
+        return f"the format {name} answers with more than {_MOST_ANSWER >> 20} MiB"
+    if code is None:
+        return f"the format {name} does not load within {LOAD_S:.0f} s"
+    try:
+        why = json.loads(answer)["why"]
+        return " ".join(str(why).split())[:_LONGEST_WHY] if why is not None else None
+    except (ValueError, KeyError, TypeError):
+        ended = f"exit code {code}" if code >= 0 else f"signal {-code}"
+        return f"the format {name} does not load: it ended its process with {ended}"
+
+
+def _ask(order: Mapping[str, object], limit_s: float) -> Ended:
+    """Raises ``OSError`` where no child can be started."""
+    child = start([sys.executable, "-I", "-c", _CHILD, str(_ROOT)], listens=True)
+    return dict(gather({0: child}, time.monotonic() + limit_s, _MOST_ANSWER, json.dumps(order).encode()))[0]
 
 
 def _read(answer: bytes, path: Path, code: int) -> Verdict:
@@ -70,22 +90,34 @@ def main() -> None:
     _limit(resource.RLIMIT_AS, MEMORY_BYTES)
     _limit(resource.RLIMIT_CORE, 0)
     order = json.load(sys.stdin)
-    own = Path(order["own"]) if order["own"] else None
     answer = os.fdopen(os.dup(1), "w")  # what a format of the run's own prints, or starts, is no verdict
     os.dup2(2, 1)
+    shown = _load_format(order) if "format" in order else _check(order)
+    with answer:
+        json.dump(shown, answer)
+
+
+def _load_format(order: dict[str, str]) -> dict[str, object]:
+    try:
+        build_format(order["format"], order["source"])
+    except UnsureError as exc:
+        return {"why": str(exc.strerror).encode("utf-8", "replace").decode()}
+    return {"why": None}
+
+
+def _check(order: dict[str, Any]) -> dict[str, object]:
+    own = Path(order["own"]) if order["own"] else None
     found = check(
         Path(order["path"]), deep=order["deep"], marker=order["marker"], parts=frozenset(order["parts"]), own=own
     )
     detail = found.detail.encode("utf-8", "replace").decode()
-    shown = {
+    return {
         "health": found.health.value,
         "format": found.format,
         "detail": detail,
         "step": found.step,
         "deep": found.deep,
     }
-    with answer:
-        json.dump(shown, answer)
 
 
 def _limit(kind: int, most: int) -> None:

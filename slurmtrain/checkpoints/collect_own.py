@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurmtrain.checkpoints.own import UnsureError, build_format
+from slurmtrain.checkpoints.apart import try_format
 from slurmtrain.errors import SpecError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,40}", re.ASCII)
@@ -15,7 +15,7 @@ _MAX_FORMATS = 50
 
 
 def load_formats(folders: Sequence[Path]) -> dict[str, str]:
-    """Name → source; of two files of one name the first counts. Each was loaded once, here.
+    """Name → source; of two files of one name the first counts. Each was loaded once, in a process of its own.
 
     Raises ``SpecError`` that names the file: a run with a format that does not work would trust no checkpoint.
     """
@@ -39,8 +39,7 @@ def _read(path: Path) -> str:
         raise SpecError(f"cannot read the checkpoint format {path}: {exc}") from exc
     if len(data) > _MAX_BYTES:
         raise SpecError(f"the checkpoint format {path} is larger than {_MAX_BYTES >> 10} KiB")
-    try:
-        build_format(path.stem, source)
-    except UnsureError as exc:
-        raise SpecError(f"{path}: {exc.strerror}; it needs matches(path) and check(path, deep)") from exc
+    why = try_format(path.stem, source)
+    if why is not None:
+        raise SpecError(f"{path}: {why}; it needs matches(path) and check(path, deep)")
     return source

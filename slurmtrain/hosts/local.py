@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from slurmtrain.errors import HostUnreachableError
+from slurmtrain.hosts.children import end_group
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ class LocalHost:
             out, err = process.communicate(stdin.encode() if stdin is not None else None, timeout=timeout_s)
         except subprocess.TimeoutExpired:
             timed_out = True
-            _end_group(process)
+            end_group(process)
             out, err = process.communicate()
         return CommandResult(
             tuple(argv), process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"), timed_out
@@ -78,10 +77,3 @@ class LocalHost:
 
     def __str__(self) -> str:
         return "this machine"
-
-
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        process.kill()

@@ -92,3 +92,36 @@ def test_one_that_hangs_is_ended(tmp_path: Path) -> None:
 def test_a_format_that_does_not_load_is_told_at_submission(source: str, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"mine.py.*needs matches\(path\) and check\(path, deep\)"):
         kept(tmp_path, mine=source)
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("import os; os._exit(0)", "it ended its process with exit code 0"),
+        ("import os; os.kill(os.getpid(), 9)", "it ended its process with signal 9"),
+        ("while True: pass", "does not load within 2 s"),
+        ("import os\nwhile True: os.write(1, b'x' * 99999)", "does not load within 2 s"),
+        ("import os\nwhile True:\n    for fd in range(3, 9):\n        try: os.write(fd, b'x' * 99999)\n"
+         "        except OSError: pass", "answers with more than 1 MiB"),
+        ("bytearray(1 << 40)", "MemoryError"),
+        ("raise ValueError('a\\nb' * 9999)", "ValueError: a ba b"),
+    ],
+)  # fmt: skip
+def test_a_format_takes_no_submission_along(
+    source: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("slurmtrain.checkpoints.apart.LOAD_S", 2.0)
+    with pytest.raises(SpecError) as caught:
+        kept(tmp_path, mine=source)
+    assert told in str(caught.value)
+    assert str(tmp_path / "formats" / "mine.py") in str(caught.value)
+    assert len(str(caught.value)) < 1000
+    assert "\n" not in str(caught.value)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_a_format_prints_is_no_part_of_what_submit_prints(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    kept(tmp_path, loud="print('hello'); import os; os.system('echo hello')\n" + find_file("tarball.py"))
+    assert capfd.readouterr() == ("", "")
