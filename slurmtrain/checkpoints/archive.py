@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurmtrain.checkpoints.metered import BUFFER_BYTES, Metered
-from slurmtrain.checkpoints.model import Corrupt, Entry, Incomplete, Reading
+from slurmtrain.checkpoints.model import CHECKSUM_SHARE, Corrupt, Entry, Incomplete, Reading
 from slurmtrain.checkpoints.unpickle import find_step, sizes_of, unpickle
 from slurmtrain.checkpoints.window import Window
 
@@ -64,7 +64,7 @@ def _is_sound(archive: zipfile.ZipFile, member: zipfile.ZipInfo, reading: Readin
     crc = seen = 0
     for chunk in read_member(archive, member):
         crc, seen = zlib.crc32(chunk, crc), seen + len(chunk)
-        if reading.out_of_time():
+        if reading.out_of_time(CHECKSUM_SHARE):
             reading.complete = False
             return True
     return crc == member.CRC and seen == member.file_size

@@ -32,14 +32,9 @@ def is_dcp(entry: Entry) -> bool:
 
 def check_dcp(entry: Entry, reading: Reading) -> None:
     """Every piece that the metadata names lies within a file that is there, and has its checksum."""
-    check_dcp_folder(entry.path, reading)
-
-
-def check_dcp_folder(folder: Path, reading: Reading) -> None:
-    """As ``check_dcp``, of a folder inside another format's."""
+    folder = entry.path
     files = _read_metadata(folder, reading)
-    there = frozenset(os.listdir(folder))  # noqa: PTH208 - a hundred thousand names
-    lost = next((name for name in sorted(files) if "/" not in name and name not in there), None)
+    lost = next((name for name in sorted(files) if "/" not in name and name not in entry.names), None)
     if lost is not None:
         raise Incomplete(f"{folder.name} has lost {lost[:80]!r}")
     stride = 1 if reading.deep else max(1, sum(map(len, files.values())) // 2 // _LOOKED_AT)
@@ -70,9 +65,16 @@ class _Pieces:
         return True
 
     def _add(self, name: str) -> None:
-        if name.startswith("/") or "\0" in name or ".." in Path(name).parts:
+        if name.startswith("/") or ".." in Path(name).parts or not _is_name(name):
             raise Corrupt(f".metadata names {name[:80]!r}, which lies outside of the checkpoint")
         self.files[name] = array("q")
+
+
+def _is_name(text: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def _read_metadata(folder: Path, reading: Reading) -> dict[str, array[int]]:

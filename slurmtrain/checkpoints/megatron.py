@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from slurmtrain.checkpoints.dcp import check_dcp_folder, is_dcp
+from slurmtrain.checkpoints.dcp import check_dcp, is_dcp
 from slurmtrain.checkpoints.model import Entry, Incomplete, Reading
 from slurmtrain.checkpoints.pointers import TRACKER
 
@@ -27,7 +27,7 @@ def check_megatron(entry: Entry, reading: Reading) -> None:
     if reading.step is not None and tracked is not None and reading.step > tracked:
         raise Incomplete(f"{entry.path.name} is newer than the {tracked} in {TRACKER}, which is written last")
     if is_dcp(entry):
-        check_dcp_folder(entry.path, reading)
+        check_dcp(entry, reading)
         return
     _check_ranks(entry)
 

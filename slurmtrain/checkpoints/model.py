@@ -35,6 +35,7 @@ class Verdict:
     deep: bool = False  # every byte that has a checksum was read
 
 
+CHECKSUM_SHARE = 0.7  # of the time: when no more is read for the sake of checksums
 _MOST_LEFT_OUT = 3  # that are told
 
 
@@ -81,7 +82,7 @@ class Reading:
 
     def may_read(self, size: int) -> bool:
         """Whether ``size`` more bytes may be read for a checksum; remembers when not."""
-        if not self.out_of_time() and (self.deep or size <= self.bytes_left):
+        if not self.out_of_time(CHECKSUM_SHARE) and (self.deep or size <= self.bytes_left):
             self.bytes_left -= size
             return True
         self.complete = False

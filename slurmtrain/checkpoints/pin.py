@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import glob
 import os
 import secrets
 import shutil
@@ -198,7 +199,8 @@ def _swap(staged: Path, place: Path) -> None:
 
 def _sweep(place: Path) -> None:
     """What a kill left half made: its links would hold the space of checkpoints that the training deletes."""
-    for left in [*place.parent.glob(f".{place.name}.*.tmp"), *place.parent.glob(f".{place.name}.*.old")]:
+    name = glob.escape(place.name)
+    for left in [*place.parent.glob(f".{name}.*.tmp"), *place.parent.glob(f".{name}.*.old")]:
         with contextlib.suppress(OSError):
             if time.time() - left.stat().st_mtime > _STALE_S:
                 shutil.rmtree(left, ignore_errors=True)

@@ -7,12 +7,16 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
+_FEW = 100
 _GOLDEN = 0.6180339887
 
 
 def spread(items: Sequence[T]) -> Iterator[T]:
-    """Each of them once, neighbours far apart in time."""
+    """Each of them once, neighbours far apart in time; few of them in their order."""
     count = len(items)
-    stride = next(n for n in range(max(1, round(count * _GOLDEN)), count + 2) if math.gcd(n, count) in (0, 1))
+    if count <= _FEW:
+        yield from items
+        return
+    stride = next(n for n in range(round(count * _GOLDEN), count) if math.gcd(n, count) == 1)
     for number in range(count):
         yield items[number * stride % count]

@@ -12,6 +12,7 @@ import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from slurmtrain.checkpoints import jsonfile
 from slurmtrain.checkpoints.apart import check_apart
 from slurmtrain.checkpoints.check import check
 from slurmtrain.checkpoints.model import RESUMABLE, Health
+from slurmtrain.checkpoints.sample import spread
 
 LIMIT_S = 120.0  # of a machine that does much else
 HOLE = b"this is where the hole is"
@@ -225,3 +227,18 @@ def test_json_that_is_too_large_to_be_parsed(name: str, tmp_path: Path, monkeypa
     assert f"{name} of 0 MiB was not read" in verdict.detail
     os.truncate(folder / name, 20_000)
     assert check(folder).health is Health.CORRUPT
+
+
+def test_a_piece_under_a_name_that_no_file_can_have(tmp_path: Path) -> None:
+    folder = tmp_path / "step-7"
+    write_dcp(folder, 1, 1, 64)
+    raw = (folder / ".metadata").read_bytes()
+    (folder / ".metadata").write_bytes(raw.replace(b"__0_0.distcp", b"__0\xed\xa0\x80.distc"))
+    assert check(folder).health is Health.CORRUPT
+
+
+def test_a_sample_holds_each_of_them_once() -> None:
+    for count in (0, 1, 2, 100, 101, 144, 1000, 4096):
+        assert sorted(spread(range(count))) == list(range(count))
+    first = sorted(list(spread(range(10_000)))[:100])
+    assert max(b - a for a, b in pairwise(first)) < 300, "without a wide gap"
