@@ -11,17 +11,14 @@ from pathlib import Path
 import click
 
 from slurmtrain.cli.here import find_here
-from slurmtrain.config.environment import submission_environment
 from slurmtrain.config.resolve import Request, resolve
 from slurmtrain.config.settings import PROJECT_FILE, Settings, find_project, load_settings, user_config_dir
 from slurmtrain.errors import UsageError
 from slurmtrain.evidence.choose import choose_collectors
-from slurmtrain.hosts.local import LocalHost
 from slurmtrain.ops.array import PreparedArray, prepare_array
 from slurmtrain.ops.prepare import Extensions, Prepared, build_run_id, prepare
 from slurmtrain.plugins.manager import load_plugins
 from slurmtrain.plugins.search import PROJECT_FOLDER, find_folders, find_places
-from slurmtrain.slurm.cli_client import CliSlurmClient
 
 
 def build_run(
@@ -67,8 +64,3 @@ def find_commands() -> dict[str, click.Command]:
     places = find_places(os.environ, project=find_project(cwd), user=user_config_dir(os.environ))
     found = load_plugins(places, settings.trusted()).commands()
     return {name: command for name, command in found.items() if isinstance(command, click.Command)}
-
-
-def open_slurm() -> CliSlurmClient:
-    """Slurm's commands here, in an environment that a job may inherit."""
-    return CliSlurmClient(LocalHost(), environ=submission_environment(os.environ))

@@ -24,7 +24,7 @@ def command(run: str, exclude: str, dry_run: bool, store: str | None) -> None:
 
     A run that is not held is left as it is.
     """
-    from slurmtrain.cli.build import open_slurm
+    from slurmtrain.cli.slurm import open_slurm
     from slurmtrain.ops.release import plan_release, release_run
     from slurmtrain.ops.timeline import read_view
     from slurmtrain.store.find import find_run

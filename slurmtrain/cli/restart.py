@@ -37,9 +37,10 @@ def command(
     run: str, resume: bool | None, sets: tuple[str, ...], dry_run: bool, as_json: bool, store: str | None
 ) -> None:
     """Start a new run with the parameters of one that has ended, some of them changed; each run names the other."""
-    from slurmtrain.cli.build import find_extensions, open_slurm
+    from slurmtrain.cli.build import find_extensions
     from slurmtrain.cli.here import find_here
     from slurmtrain.cli.runs import load_here
+    from slurmtrain.cli.slurm import open_slurm
     from slurmtrain.ops.fits import warn_of_size
     from slurmtrain.ops.restart import link_to_new, prepare_restart
     from slurmtrain.ops.submit import submit_run

@@ -83,7 +83,7 @@ def note_space(store: Path, *, quota: bool = False) -> None:
 
 def person() -> str:
     """Who is asking, as ``user@host``."""
-    from slurmtrain.ops.prepare import submitter
+    from slurmtrain.ops.submitter import submitter
 
     facts = submitter()
     return f"{facts['user']}@{facts['host']}"

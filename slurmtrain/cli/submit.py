@@ -51,7 +51,8 @@ def command(
 
     The run survives preemption, the time limit and passing failures by itself. Options win over the job file.
     """
-    from slurmtrain.cli.build import build_run, open_slurm
+    from slurmtrain.cli.build import build_run
+    from slurmtrain.cli.slurm import open_slurm
     from slurmtrain.ops.array import PreparedArray
     from slurmtrain.ops.fits import warn_of_size
     from slurmtrain.ops.submit import submit_run

@@ -148,7 +148,7 @@ def _print_unit(kind: str, folder: Path, interval_s: float, asked: Mapping[str, 
 
 
 def _submit_job(folder: Path, interval_s: float, asked: Mapping[str, str], *, dry_run: bool) -> None:
-    from slurmtrain.cli.build import open_slurm
+    from slurmtrain.cli.slurm import open_slurm
     from slurmtrain.watch.job import TIME_LIMIT, build_job_script, find_watching_job, submit_watcher
     from slurmtrain.watch.units import find_installation
 

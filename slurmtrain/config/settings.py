@@ -17,7 +17,7 @@ from slurmtrain.config.limits import read_limits
 from slurmtrain.config.nodes import Mapping, Place, Scalar, from_plain, put, shown
 from slurmtrain.config.problems import Problems, closest
 from slurmtrain.config.schema import VARIABLES, Layer, all_keys, read_layer
-from slurmtrain.config.yamlfile import read_text
+from slurmtrain.config.textfile import read_text
 from slurmtrain.errors import UsageError
 from slurmtrain.resources import require_trusted
 

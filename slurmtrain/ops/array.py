@@ -27,9 +27,9 @@ from slurmtrain.ops.prepare import (
     check_path,
     choose_agent_python,
     render_run,
-    submitter,
 )
 from slurmtrain.ops.submit import Handover, Tell, create_dir, folders_of, for_each, hand_over
+from slurmtrain.ops.submitter import submitter
 from slurmtrain.render.scripts import render_array_script
 from slurmtrain.resources import bundled
 from slurmtrain.slurm.client import SlurmClient

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import getpass
 import os
 import re
 import secrets
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import slurmtrain
 from slurmtrain.checkpoints.collect_own import load_formats
@@ -31,6 +28,7 @@ from slurmtrain.evidence.collector import Collector
 from slurmtrain.evidence.frozen import COLLECTORS, freeze_collectors
 from slurmtrain.ops.freeze import freeze
 from slurmtrain.ops.shipping.start import find_program
+from slurmtrain.ops.submitter import submitter
 from slurmtrain.render.rescue import build_rescue_script
 from slurmtrain.render.scripts import Scripts, render_scripts
 from slurmtrain.resources import bundled
@@ -177,15 +175,6 @@ def unknown_collectors(spec: Spec, extensions: Extensions) -> tuple[str, ...]:
     known = {collector.name for collector in _collectors(extensions)} if spec.scene.disable else set()
     unknown = [name for name in spec.scene.disable if name not in known]
     return tuple(f"scene.disable names {name!r}, but no collector has that name" for name in unknown)
-
-
-def submitter() -> dict[str, Any]:
-    """Who submits, from where."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = str(os.getuid())
-    return {"user": user, "uid": os.getuid(), "host": socket.gethostname()}
 
 
 def check_path(run_dir: Path) -> None:

@@ -24,8 +24,9 @@ from slurmtrain.errors import (
     SlurmUnavailableError,
     StoreError,
 )
-from slurmtrain.ops.prepare import Prepared, build_files, submitter
+from slurmtrain.ops.prepare import Prepared, build_files
 from slurmtrain.ops.rescue import arm_rescue
+from slurmtrain.ops.submitter import submitter
 from slurmtrain.slurm.client import SlurmClient
 from slurmtrain.store.filesystem import is_local
 from slurmtrain.store.journal import JournalWriter

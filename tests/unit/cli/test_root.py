@@ -53,6 +53,24 @@ def test_help_of_submit_imports_no_engine() -> None:
     assert result.stderr.splitlines()[-1] == "LOADED"
 
 
+@pytest.mark.parametrize(
+    "args",
+    [["status"], ["explain", "x"], ["wait", "x"], ["logs", "x"], ["stop", "x"], ["release", "x"]],
+    ids=" ".join,
+)
+def test_what_people_ask_again_and_again_loads_no_engine(args: list[str], tmp_path: Path) -> None:
+    unused = ("jinja2", "yaml", "paramiko", "rich", "watchdog", "pluggy", "hyperscan", "pyslurm", "importlib.metadata")
+    code = (
+        "import sys\nfrom slurmtrain.cli.main import main\n"
+        f"try:\n    main({args!r})\nexcept SystemExit: pass\n"
+        f"print('LOADED', *[name for name in {unused!r} if name in sys.modules], file=sys.stderr)"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "SLURMTRAIN_STORE": str(tmp_path), "HOME": str(tmp_path)}
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environ, cwd=tmp_path)
+    assert result.stderr.splitlines()[-1] == "LOADED"
+
+
 def listed() -> list[str]:
     return [name for names in groups().values() for name in names]
 

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmtrain.config.nodes import Mapping, Scalar, Sequence
-from slurmtrain.config.yamlfile import MAX_BYTES, load_yaml, parse_yaml
+from slurmtrain.config.textfile import MAX_BYTES
+from slurmtrain.config.yamlfile import load_yaml, parse_yaml
 from slurmtrain.errors import NotFoundError, SlurmtrainError, SpecError
 
 
