@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from changes import Changes
 from cluster import Cluster, wait_until
 from programs.place import place_programs, read_newest_checkpoint, read_records
 
@@ -74,13 +75,16 @@ class LiveRun:
 
     def wait_state(self, *states: str, timeout_s: float = 120) -> dict[str, Any]:
         """Until ``slurmtrain status`` says one of these of the run."""
+        changes = Changes(self.path)
 
         def look() -> dict[str, Any] | None:
+            if not changes.due():
+                return None
             row = self.status()
             return row if row["state"] in states else None
 
         try:
-            return wait_until(look, timeout_s, f"{self.run_id} is {' or '.join(states)}", 0.5)  # type: ignore[return-value]
+            return wait_until(look, timeout_s, f"{self.run_id} is {' or '.join(states)}")  # type: ignore[return-value]
         except AssertionError as exc:
             raise AssertionError(f"{exc}\n--- log\n{self.log()[-4000:]}") from exc
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from changes import Changes
 from cluster import Cluster, wait_until
 
 # Counts steps, each a checkpoint; goes on from the newest; saves and leaves when the stop file appears.
@@ -70,9 +71,13 @@ class Commands:
         return rows[0]
 
     def wait_for(self, run: Run, *states: str, timeout_s: float = 60) -> dict[str, Any]:
-        return wait_until(
-            lambda: row if (row := self.status(run))["state"] in states else None, timeout_s, f"{run} in {states}", 0.5
-        )
+        changes = Changes(Path(run["run_dir"]))
+
+        def look() -> dict[str, Any] | None:
+            row = self.status(run) if changes.due() else {"state": None}
+            return row if row["state"] in states else None
+
+        return wait_until(look, timeout_s, f"{run} in {states}")
 
     def log(self, run: Run) -> str:
         return (Path(run["run_dir"]) / "logs" / f"train-{run['job_id']}.log").read_text(encoding="utf-8")
@@ -153,8 +158,8 @@ def test_a_held_run_is_released_once_and_goes_on_from_its_checkpoint(cluster: Cl
     do.ok("release", run["run_id"])
     do.call("release", run["run_id"])
     assert do.call("wait", run["run_id"], "--timeout", "60").returncode == 0
-    jobs = [job for job in cluster.jobs() if job.user == cluster.user and job.job_id >= int(run["job_id"])]
-    assert len(jobs) == 2
+    later = [job for job in cluster.jobs() if job.user == cluster.user and job.job_id > int(run["job_id"])]
+    assert len(later) == 1  # slurmctld may have forgotten the first one
     output = do.ok("logs", run["run_id"])
     assert output.count("attempt 1 step 3") == 1
     assert "attempt 1 step 1" not in output
