@@ -173,7 +173,7 @@ def read_torch_object(archive: zipfile.ZipFile, name: str, reading: Reading) -> 
         metered = Metered(stream, member.file_size, reading)
         found = unpickle(metered, f"data.pkl of {name}")
     if not found.whole:
-        reading.leave_out(f"data.pkl was read to {100 * metered.taken // max(1, metered.size)} %")
+        reading.leave_out(f"data.pkl to {100 * metered.taken // max(1, metered.size)} %")
     _check_storages(archive, root, found.storages, name)
     return found.value
 

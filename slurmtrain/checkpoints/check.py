@@ -94,7 +94,7 @@ def check(
 
 def _say_left_out(reading: Reading) -> str:
     """What was not looked at whole; it says nothing against the checkpoint."""
-    return f"not all of it was looked at: {'; '.join(reading.left_out)}" if reading.left_out else ""
+    return f"looked at in part: {'; '.join(reading.left_out)}" if reading.left_out else ""
 
 
 def _blame(path: Path, parts: frozenset[str], name: str, exc: Exception, step: int | None) -> Verdict:
@@ -178,7 +178,7 @@ def _check_files(tree: list[Folder], reading: Reading) -> bool:
     paths = [root / name for root, _, names in tree for name in sorted(names) if not _is_of_dcp(name)]
     for looked, path in enumerate(spread(paths)):
         if looked and reading.out_of_time():
-            reading.leave_out(f"{looked} of {len(paths)} files were looked at")
+            reading.leave_out(f"{looked} of {len(paths)} files")
             break
         if _is_regular(path):
             step, reading.step = reading.step, None
@@ -236,7 +236,7 @@ def _walk(folder: Path, reading: Reading) -> Iterator[Folder]:
     """The folder and those in it, three levels deep. Raises ``OSError``."""
     for listed, (root, folders, names) in enumerate(os.walk(folder, onerror=_fail)):
         if listed and reading.out_of_time(_WALK_SHARE):
-            reading.leave_out(f"{listed} of its folders were listed, and not the others")
+            reading.leave_out(f"no more than {listed} of its folders")
             return
         yield Path(root), sorted(folders), names
         folders[:] = [] if Path(root).relative_to(folder).parts[2:] else sorted(folders)

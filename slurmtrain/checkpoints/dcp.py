@@ -41,7 +41,7 @@ def check_dcp(entry: Entry, reading: Reading) -> None:
     for looked, name in enumerate(spread(sorted(files))):
         places = sorted(set(zip(*[iter(files[name])] * 2, strict=True)))
         if not _check_file(folder, name, places, min(stride, max(1, len(places) // _OF_EACH_FILE)), reading):
-            reading.leave_out(f"{looked} of {len(files)} files with pieces were looked at")
+            reading.leave_out(f"{looked} of {len(files)} files with pieces")
             return
 
 
@@ -87,7 +87,7 @@ def _read_metadata(folder: Path, reading: Reading) -> dict[str, array[int]]:
         found = unpickle(stream, f".metadata of {folder.name}", pieces.take)
         if not found.whole:
             read = 100 * stream.taken // max(1, stream.size)
-            reading.leave_out(f".metadata of {stream.size >> 20} MiB was read to {read} %")
+            reading.leave_out(f".metadata of {stream.size >> 20} MiB to {read} %")
             file.seek(-1, 2)
             if file.read(1) != _STOP:
                 raise Incomplete(f".metadata of {folder.name} ends in the middle")

@@ -20,7 +20,7 @@ def load_json(path: Path, reading: Reading, where: str = "") -> Any:
         size = stream.seek(0, 2)
         stream.seek(0)
         if size > MAX_JSON:
-            reading.leave_out(f"{path.name} of {size >> 20} MiB was not read")
+            reading.leave_out(f"{path.name} of {size >> 20} MiB not at all")
             stream.seek(size - _END)
             if stream.read().rstrip()[-1:] not in (b"}", b"]"):
                 raise Corrupt(f"{path.name}{where} is damaged or was cut")

@@ -36,7 +36,7 @@ def check_orbax(entry: Entry, reading: Reading) -> None:
         raise Incomplete(f"{entry.path.name} has a part under its temporary name {unfinished[:80]!r}")
     for looked, (root, folders, names) in enumerate(os.walk(entry.path, onerror=_fail)):
         if looked and reading.out_of_time(_SHARE):
-            reading.leave_out(f"{looked} of its folders were looked at, and not the others")
+            reading.leave_out(f"no more than {looked} of its folders")
             break
         folders[:] = [] if Path(root).relative_to(entry.path).parts[_DEPTH - 1 :] else [f for f in folders if f != "d"]
         for name in {_META, "_METADATA"} & set(names):

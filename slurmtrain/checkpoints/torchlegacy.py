@@ -34,7 +34,7 @@ def check_torch_legacy(entry: Entry, reading: Reading) -> None:
                 raise
             raise Incomplete(f"{name} ends in the middle: its writer was interrupted, or it was cut") from None
         if not found[-1].whole:
-            reading.leave_out(f"its pickles were read to {100 * stream.tell() // max(1, entry.size)} %")
+            reading.leave_out(f"its pickles to {100 * stream.tell() // max(1, entry.size)} %")
         wanted = stream.tell()
     if len(found) > _OBJECT:
         reading.step = find_step(found[_OBJECT].value)
@@ -61,7 +61,7 @@ def check_pickle(entry: Entry, reading: Reading) -> None:
         try:
             _go_through(_Skipping(stream, entry.size), reading)
         except Enough as exc:
-            reading.leave_out(f"it was read to {100 * stream.tell() // max(1, entry.size)} %{exc}")
+            reading.leave_out(f"to {100 * stream.tell() // max(1, entry.size)} %{exc}")
         except (ValueError, UnicodeDecodeError, OverflowError, IndexError) as exc:
             raise Incomplete(f"{entry.path.name} is damaged, or ends in the middle") from exc
 
