@@ -1,4 +1,8 @@
-"""Which of the counters in a training's output counts its steps: beside it stand bars of evaluations and of epochs."""
+"""Which of the counters in a training's output counts its steps: beside it stand bars of evaluations and of epochs.
+
+srun hands on what has no end of line by the kilobyte, and puts its label there: a bar's line may begin with the
+``20/500`` of what was ``120/500``, or with the ``2:`` of ``Epoch 12:``.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,9 @@ from itertools import pairwise
 
 from slurmtrain.logs.progress import step_of
 
+Counter = tuple[int, int]  # how it tells, where it ends (0: not told)
 _MOST = 10**12
+_BARS, _EPOCHS, _WORDS = range(3)  # the plainer the better
 _OF = re.compile(
     r"(?i)\b(?:global_step|steps?|iter(?:ation)?s?|(?:num_)?updates?)\b[\s:=#\[('\"]{0,6}\d{1,12}\s{0,12}(?:/|of)\s{0,12}(\d{1,12})\b"
 )
@@ -31,7 +37,7 @@ class Count:
 
     step: int
     target: int | None
-    counter: tuple[bool, int]  # told in words, by which a bar is none; where it ends
+    counter: Counter
 
 
 class CountReader:
@@ -59,7 +65,7 @@ class CountReader:
             return None
         words, bar = _OF.search(body), _BAR.search(body)
         target = int(words[1]) if words is not None else int(bar[2]) if bar is not None else None
-        return Count(step, target, (words is not None or bar is None, target or 0))
+        return Count(step, target, (_BARS if words is None and bar is not None else _WORDS, target or 0))
 
 
 def _within(epoch: int, epochs: int | None, batch: int, batches: int) -> Count | None:
@@ -67,26 +73,38 @@ def _within(epoch: int, epochs: int | None, batch: int, batches: int) -> Count |
     step, target = epoch * batches + batch, epochs * batches if epochs is not None else None
     if epoch < 0 or batch > batches or max(step, target or 0) > _MOST:
         return None
-    return Count(step, target, (False, target or batches))
+    return Count(step, target, (_EPOCHS, target or batches))
 
 
-def choose_counters(counts: Iterable[Count]) -> set[tuple[bool, int]]:
+def count_plainly(step: int, target: int | None) -> Count:
+    """Of a training that tells its step by name, as in JSON."""
+    return Count(step, target, (_WORDS, target or 0))
+
+
+def choose_counters(counts: Iterable[Count]) -> set[Counter]:
     """Those that count a training's steps, by what the lines count, oldest first; none where each begins anew.
 
     One that begins anew counts something else over and over: the batches of an epoch, of an evaluation. Beside words
     that tell no end a bar may do.
     """
-    series: dict[tuple[bool, int], list[int]] = {}
+    series: dict[Counter, list[int]] = {}
     for count in counts:
         series.setdefault(count.counter, []).append(count.step)
     steady = {counter: steps[-1] for counter, steps in series.items() if not _begins_anew(steps)}
     best = max(steady, default=None)
     if best is None:
         return set()
-    bars = [counter for counter in steady if not counter[0] and counter[1] >= steady[best]]
-    return {best, max(bars)} if best == (True, 0) and bars else {best}
+    bars = [counter for counter in steady if counter[0] != _WORDS and counter[1] >= steady[best]]
+    return {best, max(bars)} if best == (_WORDS, 0) and bars else {best}
 
 
 def _begins_anew(steps: Sequence[int]) -> bool:
     """Whether a counter fell to its beginning; ranks that are a few steps apart do not look like that."""
-    return any(after * 2 < before and before > 4 for before, after in pairwise(steps))
+    falls = (at for at, (before, after) in enumerate(pairwise(steps)) if after * 2 < before and before > 4)
+    return any(not _is_cut(*steps[at : at + 3]) for at in falls)
+
+
+def _is_cut(before: int, step: int, after: int = -1) -> bool:
+    """Whether ``step`` is the end of a number from ``before`` to ``after``, whose beginning was cut off."""
+    unit: int = 10 ** len(str(step))
+    return before + (step - before) % unit <= after

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from slurmtrain.hosts.files import open_file
-from slurmtrain.logs.counters import Count, CountReader, choose_counters
+from slurmtrain.logs.counters import Count, CountReader, choose_counters, count_plainly
 from slurmtrain.logs.lines import strip_ansi
 from slurmtrain.logs.progress import HINTS, is_progress, loss_of
 from slurmtrain.logs.window import read_end
@@ -119,7 +119,7 @@ def _tell(line: str, reader: CountReader) -> tuple[Told, Count | None]:
     body = line[:_LINE].strip()
     if body.startswith("{") and (values := _parse_json(body)) is not None:
         told = _from_values(values)
-        return told, None if told.step is None else Count(told.step, told.target, (True, told.target or 0))
+        return told, None if told.step is None else count_plainly(told.step, told.target)
     count = reader.read(body)
     if count is None and not is_progress(body):
         return Told(), None

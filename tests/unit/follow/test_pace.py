@@ -121,6 +121,19 @@ TRAINER_EVAL = (
             ),
             (40, None, 0.25, 12.5),
         ),
+        # srun cuts what has no end of line anywhere
+        (
+            "".join(f"\r {n}%|█ | {n}/500 [00:10<05:00, 4.0it/s, loss=0.5]" for n in range(100, 120))
+            + "\r 24%|█ | 12\n0/500 [00:10<05:00, 4.0it/s, loss=0.5]"
+            + "".join(f"\r {n}%|█ | {n}/500 [00:10<05:00, 4.0it/s, loss=0.5]" for n in range(121, 130)),
+            (129, 500, 0.5, 4.0),
+        ),
+        (
+            "".join(f"\rEpoch 12:  {n}0%|█ | {n}/10 [00:10<05:00, 4.0it/s, loss=0.5]" for n in range(4))
+            + "\rEpoch 1\n2:  40%|█ | 4/10 [00:10<05:00, 4.0it/s, loss=0.5]"
+            + "".join(f"\rEpoch 12:  {n}0%|█ | {n}/10 [00:10<05:00, 4.0it/s, loss=0.5]" for n in range(5, 9)),
+            (128, None, 0.5, 4.0),
+        ),
         # words that tell no end, and a bar that does; the bar of an evaluation does not
         ("step 120 loss 0.5\n 24%|██ | 121/500 [00:10<05:00, 4.0it/s]\n", (121, 500, 0.5, 4.0)),
         ("step 120 loss 0.5\n 24%|██ | 2/20 [00:10<05:00, 4.0it/s]\n", (120, None, 0.5, None)),
