@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from slurmtrain.core.decision import RunState
     from slurmtrain.ops.checkpoints import Listed, Look
 
-_NAME, _DETAIL = 44, 70  # columns that a name and a sentence may take
+_NAME, _DETAIL = 44, 100  # columns that a name and a sentence may take
 _MOST_ASIDE = 10
 _EXAMPLES = """\b
 Examples:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from slurmtrain.cli.here import find_here
 from slurmtrain.cli.output import clean, print_json, print_text, say_note
-from slurmtrain.cli.runs import dry_run_option, json_option, run_argument, store_option
+from slurmtrain.cli.runs import dry_run_option, json_option, load_here, run_argument, store_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,8 +39,6 @@ def command(
 ) -> None:
     """Start a new run with the parameters of one that has ended, some of them changed; each run names the other."""
     from slurmtrain.cli.build import find_extensions
-    from slurmtrain.cli.here import find_here
-    from slurmtrain.cli.runs import load_here
     from slurmtrain.cli.slurm import open_slurm
     from slurmtrain.ops.fits import warn_of_size
     from slurmtrain.ops.restart import link_to_new, prepare_restart
@@ -84,7 +83,6 @@ def command(
 
 def _changing(sets: tuple[str, ...], settings: Settings) -> Callable[[Spec, str], Resolved]:
     """What ``--set`` makes of the old run's spec."""
-    from slurmtrain.cli.here import find_here
     from slurmtrain.config.resolve import change
 
     return lambda spec, name: change(spec, name, sets, settings, os.environ, find_here())

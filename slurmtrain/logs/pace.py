@@ -11,7 +11,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,9 @@ _NAMES = {
 }
 
 
+Mark = tuple[float, int]  # seconds since the epoch, and how long the log was then
+
+
 @dataclass(frozen=True, slots=True)
 class Told:
     """What is known, each None where nothing tells it. ``target`` is the last step of the whole training."""
@@ -86,16 +89,16 @@ class Begin:
 
 
 def read_pace(
-    heartbeat: Path, log: Path, begin: Begin, end: int | None = None, marks: Sequence[tuple[float, int]] = ()
+    heartbeat: Path, log: Path, begin: Begin, end: int | None = None, marks: Callable[[], Sequence[Mark]] = tuple
 ) -> Told:
     """What the heartbeat tells, then the log; where neither tells a speed, the mean since the first step.
 
-    ``marks``: seconds since the epoch, and how long the log was then. Never raises.
+    ``marks`` are asked for only where they are needed. Never raises.
     """
     said = _read_heartbeat(heartbeat)
     told = said.filled_from(_read_log(log, begin.offset, end))
     if told.steps_per_s is None:
-        told = replace(told, steps_per_s=_mean_speed(told, _first_step(log, begin, marks, told.at)))
+        told = replace(told, steps_per_s=_mean_speed(told, _first_step(log, begin, marks(), told.at)))
     return told
 
 
@@ -219,7 +222,7 @@ def _tell_all(data: bytes) -> Told:
     return told
 
 
-def _first_step(log: Path, begin: Begin, marks: Sequence[tuple[float, int]], now: float | None) -> Begin:
+def _first_step(log: Path, begin: Begin, marks: Sequence[Mark], now: float | None) -> Begin:
     """The first mark with a step before it: what came until then was loading. Without such a mark, the launch's begin,
     unless that was a moment ago: a speed that counts the loading is worse than none."""
     for at, size in marks[:_MOST_MARKS]:

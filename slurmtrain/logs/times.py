@@ -87,12 +87,15 @@ def _free(folder: Path) -> int:
     return found.f_bavail * found.f_frsize
 
 
-def read_marks(folder: Path) -> list[Mark]:
-    """The marks of a launch, oldest first; what is no mark is passed over. Never raises."""
+def read_marks(folder: Path, most_bytes: int = _MAX_BYTES) -> list[Mark]:
+    """The marks of a launch, oldest first; what is no mark is passed over. Never raises.
+
+    ``most_bytes``: those of the beginning of the file alone.
+    """
     marks: list[Mark] = []
     try:
         with (folder / NAME).open("rb") as stream:
-            lines = stream.read(_MAX_BYTES).split(b"\n")
+            lines = stream.read(most_bytes).split(b"\n")[:-1]  # the last may be cut
     except OSError:
         return marks
     for line in lines:

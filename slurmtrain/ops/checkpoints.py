@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ from slurmtrain.ops.timeline import RunView, as_time
 
 _DEEP_S = 86400.0
 _FRESH_S = 120.0  # a broken one that is younger may still be being written by a training that runs
-_MAX_FILES = 20_000  # of one checkpoint whose sizes are added up
+_MAX_FILES = 20_000  # of one checkpoint whose sizes are added up; of a folder that are looked at
+_MAX_ASIDE = 200  # that are told of
 _ASIDE = re.compile(r"(.+?)(\.set-aside)?-\d{13}")  # as ``find.set_aside`` names them, with milliseconds
 _TRAINS = frozenset({RunState.STARTING, RunState.RUNNING})
 
@@ -195,8 +197,8 @@ def _find_aside(view: RunView, checkpoint: Checkpoint) -> list[Aside]:
             if match is not None and (match[2] or place.name.endswith(".set-aside")):
                 name = tensorflow.prefix_of(match[1]) or match[1]
                 groups.setdefault((place / name, path.name[match.end(1) :]), []).append(path)
-    rows = [_to_aside(named, suffix, parts, noted) for (named, suffix), parts in groups.items()]
-    return sorted(rows, key=lambda row: (-row.at, row.name))
+    newest = sorted(groups.items(), key=lambda group: (group[0][1][-13:], group[0][0].name), reverse=True)
+    return [_to_aside(named, suffix, parts, noted) for (named, suffix), parts in newest[:_MAX_ASIDE]]
 
 
 def _to_aside(named: Path, suffix: str, parts: list[Path], noted: Mapping[Path, str]) -> Aside:
@@ -216,7 +218,8 @@ def _resolve(path: str) -> Path:
 
 def _entries(folder: Path) -> list[Path]:
     try:
-        return list(folder.iterdir())
+        with os.scandir(folder) as entries:
+            return [Path(entry.path) for entry in islice(entries, _MAX_FILES) if ".set-aside" in entry.path]
     except OSError:
         return []
 

@@ -7,10 +7,12 @@ import time
 from typing import Any
 
 from slurmtrain.core.run import Run
-from slurmtrain.logs.pace import Begin, Told, read_pace
+from slurmtrain.logs.pace import Begin, Mark, Told, read_pace
 from slurmtrain.logs.times import read_marks
 from slurmtrain.ops.timeline import as_time
 from slurmtrain.store.rundir import HEARTBEAT, RunDir, find_node_logs
+
+_MARKS = 1 << 16  # bytes of them: those of the first minutes
 
 
 def read_run_pace(run: RunDir, state: Run) -> Told | None:
@@ -35,7 +37,10 @@ def _read_last_launch(run: RunDir, state: Run) -> Told | None:
     column = 0
     if nodes := find_node_logs(folder):
         log, offset, end, column = nodes[0], 0, None, 1
-    marks = [(at, sizes[column]) for at, sizes in read_marks(folder) if len(sizes) > column]
+
+    def marks() -> list[Mark]:
+        return [(at, sizes[column]) for at, sizes in read_marks(folder, _MARKS) if len(sizes) > column]
+
     begin = Begin(offset, launch.started.progress or 0, as_time(launch.started.at))
     told = read_pace(folder / HEARTBEAT, log, begin, end, marks)
     return None if told == Told() else told

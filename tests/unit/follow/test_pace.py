@@ -169,9 +169,9 @@ def test_the_speed_is_measured_from_the_first_step_and_not_from_the_start(log: P
         (1055.0, text.index("step 6/")),
         (1060.0, text.index("step 11/")),
     ]
-    told = read_pace(log.parent / "heartbeat", log, begin, marks=marks)
+    told = read_pace(log.parent / "heartbeat", log, begin, marks=lambda: marks)
     assert told.steps_per_s == pytest.approx(1.0)
-    early = read_pace(log.parent / "heartbeat", log, begin, marks=marks[:2])
+    early = read_pace(log.parent / "heartbeat", log, begin, marks=lambda: marks[:2])
     assert (early.step, early.steps_per_s, early.expected_end) == (20, None, None), "not known yet: no number is better"
 
 
