@@ -46,7 +46,7 @@ def command(
     from slurmtrain.ops.timeline import read_view
     from slurmtrain.store.find import find_run
 
-    settings = load_here(store)
+    settings, slurm = load_here(store), open_slurm()
     old = find_run(settings.store, run)
     extensions, notes = find_extensions(settings, find_here())
     prepared = prepare_restart(
@@ -58,7 +58,6 @@ def command(
         resume=resume,
         change=_changing(sets, settings) if sets else None,
     )
-    slurm = open_slurm()
     for note in (*notes, *prepared.notes, *warn_of_size(prepared.resolved.spec, slurm)):
         say_note(note)
     new, job_id = prepared.run, None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -345,11 +345,3 @@ def _submitted_at(view: RunView) -> float | None:
     first = next((event.at for event in view.events if event.kind == "submitted"), None)
     created = view.state.created
     return as_time(first) or (as_time(created.at) if created else None)
-
-
-def summarise(rows: Iterable[RunStatus]) -> Mapping[RunState, int]:
-    """How many runs there are in each state."""
-    counts: dict[RunState, int] = {}
-    for row in rows:
-        counts[row.state] = counts.get(row.state, 0) + 1
-    return counts
