@@ -176,9 +176,11 @@ def _say_why(choice: Choice, checkpoint: Checkpoint, known: Known) -> str:
     if choice.doubtful:
         broken = sum(one.health in BROKEN for one in known.values())
         return f"none of the {broken} newest passes the check, so the check is in doubt and the newest is handed out"
-    sort = "whole" if verdict.health is Health.VALID else "of a format unknown here and not empty"
-    others = f"; {passed} newer {'one is' if passed == 1 else 'ones are'} not"
-    return f"the newest that is {sort}{others}" if passed else f"the newest, and {sort}"
+    newer = f"; {passed} newer {'one is' if passed == 1 else 'ones are'} not"
+    if verdict.health is Health.VALID:
+        return f"the newest that is whole{newer}" if passed else "the newest, and whole"
+    sort = "as far as can be told: its format is not known here, and it is not empty"
+    return f"the newest that is whole, {sort}{newer}" if passed else f"the newest, and whole {sort}"
 
 
 def _step(found: Found, verdict: Verdict | None) -> int | None:
@@ -187,7 +189,7 @@ def _step(found: Found, verdict: Verdict | None) -> int | None:
 
 def _find_aside(view: RunView, checkpoint: Checkpoint) -> list[Aside]:
     """The newest first; several files of one checkpoint are one."""
-    folder = checkpoint_dir(view.run.path, checkpoint).resolve()
+    folder = _resolve(str(checkpoint_dir(view.run.path, checkpoint) / "_")).parent
     noted = {_resolve(e.path): e.why for e in view.events if isinstance(e, CheckpointSetAside)}
     told = {path.parent for path in noted if path.parent.name.endswith(".set-aside")}
     groups: dict[tuple[Path, str], list[Path]] = {}
@@ -220,7 +222,7 @@ def _entries(folder: Path) -> list[Path]:
     try:
         with os.scandir(folder) as entries:
             return [Path(entry.path) for entry in islice(entries, _MAX_FILES) if ".set-aside" in entry.path]
-    except OSError:
+    except (OSError, ValueError):  # a journal may name any nonsense
         return []
 
 

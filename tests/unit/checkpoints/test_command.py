@@ -189,6 +189,20 @@ def test_hostile_names_are_quoted_and_the_columns_bounded(made: MadeRun) -> None
     assert any(row["path"] == str(long) for row in tell(made)["checkpoints"])
 
 
+def test_a_folder_that_is_a_link_to_itself_or_full_of_others_is_an_answer(made: MadeRun) -> None:
+    folder = made.dir.path / "checkpoints"
+    aside = folder.with_name("checkpoints.set-aside")
+    aside.mkdir()
+    for number in range(300):
+        (aside / f"step-{number}.pt-{1796030552000 + number}").touch()
+    assert "step-299.pt" in "\n".join(show(made))
+    assert len(tell(made)["set_aside"]) == 200, "the newest"
+    folder.rmdir()
+    folder.symlink_to("checkpoints")
+    made.write(ev.CheckpointSetAside(at=1, who="agent", attempt=0, path="/nothing\0here/x.set-aside/y-1", why="?"))
+    assert show(made)[1] == "Next launch: from the beginning: there is no checkpoint"
+
+
 def test_a_deep_check_that_finds_more_than_a_launch_would_is_said(
     made: MadeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
