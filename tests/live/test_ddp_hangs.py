@@ -6,7 +6,6 @@ It is found within the time-out, the rank is named, the launch ended, and the tr
 from __future__ import annotations
 
 import itertools
-import os
 import re
 from pathlib import Path
 
@@ -16,10 +15,6 @@ from programs.place import place_programs
 from runs import submit
 
 pytestmark = [
-    pytest.mark.skipif(
-        "SLURMTRAIN_LONG_TESTS" not in os.environ, reason="some minutes long; set SLURMTRAIN_LONG_TESTS"
-    ),
-    pytest.mark.whole_cluster,
     pytest.mark.timeout(900),
     pytest.mark.native_only,
 ]
@@ -36,7 +31,7 @@ def test_a_rank_that_stands_still_is_found_and_named_and_the_training_goes_on(
     cluster: Cluster, store: Path, torch_python: Path
 ) -> None:
     program = place_programs(store) / "ddp_hangs.py"
-    limits = {"timeout_s": 12, "startup_s": 0}
+    limits = {"timeout_s": 15, "startup_s": 0}  # a busy machine may keep all ranks silent for some seconds
     run = submit(
         cluster, store, [str(torch_python), str(program)], nodes=1, ranks=3, hang=limits, retry={"delay_s": 0},
         checkpoint={"pattern": "step-*.pt"},

@@ -7,7 +7,6 @@ goes on from what was saved.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -16,9 +15,6 @@ from own_starts import drain, finish, place, starts, wait_starts
 from runs import LiveRun, submit
 
 pytestmark = [
-    pytest.mark.skipif(
-        "SLURMTRAIN_LONG_TESTS" not in os.environ, reason="some minutes long; set SLURMTRAIN_LONG_TESTS"
-    ),
     pytest.mark.timeout(900),
     pytest.mark.native_only,
     pytest.mark.nodes(3),
