@@ -33,12 +33,16 @@ while not os.path.exists("finish"):
 
 
 def wait_reason(run: LiveRun, pattern: str, timeout_s: float = 60) -> re.Match[str]:
-    """Until ``status`` gives this reason."""
+    """Until ``status`` gives this reason; it is asked when something was written down."""
+
+    seen = -1
 
     def look() -> re.Match[str] | None:
-        return re.fullmatch(pattern, run.status()["reason"])
+        nonlocal seen
+        before, seen = seen, sum(path.stat().st_size for path in run.path.glob("journal/*.jsonl"))
+        return re.fullmatch(pattern, run.status()["reason"]) if seen != before else None
 
-    found = wait_until(look, timeout_s, f"status says {pattern!r}", 1.0)
+    found = wait_until(look, timeout_s, f"status says {pattern!r}", 0.5)
     assert found is not None
     return found
 

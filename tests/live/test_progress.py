@@ -43,8 +43,12 @@ def test_what_a_library_prints_tells_how_far_it_is(
         told = dict(row["progress"] or {})
         return told if row["launch"] == 1 and (told.get("step") or 0) >= ENOUGH else None
 
+    def came_further() -> bool:
+        return any(row["launch"] == 1 and row["step"] >= ENOUGH for row in steps_of(run)) or run.ended
+
+    wait_until(came_further, 240, "the second launch comes further", 0.5)
     try:
-        told = wait_until(look, 240, "status tells the step of the second launch", 1.0)
+        told = wait_until(look, 60, "status tells the step of the second launch", 2.0)
     except AssertionError as exc:
         raise AssertionError(f"{exc}\n{run.status()}\n--- log\n{run.log()[-4000:]}") from exc
     assert told is not None
