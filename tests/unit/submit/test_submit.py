@@ -29,6 +29,7 @@ from slurmtrain.errors import (
     SpecError,
     StoreError,
 )
+from slurmtrain.ops import prepare as prepare_module
 from slurmtrain.ops.prepare import build_run_id, choose_agent_python
 from slurmtrain.store.find import find_run
 from slurmtrain.store.journal import read_journal
@@ -309,3 +310,19 @@ class TestAgentPython:
         chosen, notes = choose_agent_python(None)
         assert chosen != str(picky)
         assert "does not start without LD_LIBRARY_PATH" in notes[0]
+
+    @pytest.mark.parametrize("name", ["", "LD_LIBRARY_PATH", "PYTHONHOME"])
+    def test_the_one_that_runs_here_is_tried_where_the_environment_may_help_it(
+        self, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        for known in list(os.environ):
+            if known.startswith(("LD_", "PYTHON")):
+                monkeypatch.delenv(known)
+        tried: list[str] = []
+        monkeypatch.setattr(prepare_module, "_try_python", tried.append)
+        if name:
+            monkeypatch.setenv(name, "/opt/x")
+        assert choose_agent_python(None) == (sys.executable, ())
+        assert tried == ([sys.executable] if name else [])
+        assert choose_agent_python(sys.executable)[0] == sys.executable
+        assert tried[-1:] == [sys.executable], "one that settings name is always tried"
