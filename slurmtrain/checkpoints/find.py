@@ -22,6 +22,7 @@ from slurmtrain.errors import StoreError
 
 _MOST_CHECKED = 10
 _TOO_MANY_BROKEN = 3
+_MOST_WORDS = 300  # of what is wrong with one: a format of the run's own may have much to say
 _LISTINGS = 3  # while checkpoints are deleted under the look at them
 
 
@@ -116,7 +117,7 @@ def find_written(run_dir: Path, checkpoint: Checkpoint, since: float, limit_s: f
         verdict = check_apart(found.path, marker=checkpoint.marker, parts=found.parts, own=own, limit_s=left)
         if verdict.health not in BROKEN and verdict.health is not Health.GONE:
             return found, broken
-        broken = broken or (verdict.detail if verdict.health in BROKEN else "")
+        broken = broken or (verdict.detail[:_MOST_WORDS] if verdict.health in BROKEN else "")
         if number + 1 == len(known) >= _TOO_MANY_BROKEN:
             return known[0], ""
     return None, broken

@@ -30,6 +30,7 @@ class StepTrail:
 
     def __init__(self, log: Path, start: int, heartbeat: Path | None) -> None:
         self._log, self._offset, self._heartbeat = log, start, heartbeat
+        self._reader = CountReader()
         self._known: deque[tuple[int, float | None]] = deque(maxlen=_REMEMBERED)
         self._beat: int | None = None
 
@@ -38,11 +39,18 @@ class StepTrail:
         beat = _read_heartbeat(self._heartbeat) if self._heartbeat is not None else None
         moved, self._beat = beat is not None and beat != self._beat, beat
         for line in self._new_lines():
-            told = _step_and_loss(line)
+            told = self._step_and_loss(_text(line))
             if told is not None and told not in self._known:
                 self._known.append(told)
                 moved = True
         return moved
+
+    def _step_and_loss(self, text: str) -> tuple[int, float | None] | None:
+        """The batch of an evaluation, too, which is no step of the training but one that it makes."""
+        count = self._reader.read(text)
+        step = count.step if count is not None else step_of(text)
+        loss = loss_of(text) if step is not None else None
+        return (step, None if loss is None or math.isnan(loss) else loss) if step is not None else None
 
     def _new_lines(self) -> list[bytes]:
         try:
@@ -88,13 +96,6 @@ def _read_log(path: Path, start: int, end: int | None) -> int | None:
     counts = [count for line in lines if (count := reader.read(_text(line))) is not None]
     counters = choose_counters(counts)
     return max((count.step for count in counts if not counters or count.counter in counters), default=None)
-
-
-def _step_and_loss(line: bytes) -> tuple[int, float | None] | None:
-    text = _text(line)
-    step = step_of(text)
-    loss = loss_of(text) if step is not None else None
-    return (step, None if loss is None or math.isnan(loss) else loss) if step is not None else None
 
 
 def _text(line: bytes) -> str:

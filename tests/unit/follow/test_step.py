@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slurmtrain.logs.progress import step_of
-from slurmtrain.logs.step import read_step
+from slurmtrain.logs.step import StepTrail, read_step
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,22 @@ def test_the_steps_of_a_training_and_not_those_of_an_epoch_or_an_evaluation(tmp_
     bars = b"".join(b"\r 9%%|# | %d/100 [00:01<00:01, 12.5it/s]" % n for n in (90, 5, 40))
     log.write_bytes(bars)
     assert read_step(beat, [(log, 0, None)]) == 90, "which of them is further nobody knows"
+
+
+def test_a_batch_of_an_epoch_or_of_an_evaluation_is_a_sign_that_it_moves(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("0: Epoch 2/9\n")
+    trail = StepTrail(log, 0, None)
+    lines = (
+        "\r0: 5/12 = 0s 50ms/step - loss: 0.5",
+        "\r0: 6/12 = 0s 50ms/step - loss: 0.5",
+        "Validation: 9/90 [00:00<00:01, 9it/s]",
+    )
+    for line in lines:
+        assert not trail.has_moved()
+        with log.open("a") as stream:
+            stream.write(line + "\n")
+        assert trail.has_moved(), line
+    with log.open("a") as stream:
+        stream.write(lines[1] + "\n")
+    assert not trail.has_moved(), "nothing new"
