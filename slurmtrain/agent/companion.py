@@ -173,8 +173,8 @@ class Companion:
             return set()
         ranks = self._ranks()
         self._stop_launch = self._stop_launch or newest_launch(ranks)
-        waiting = [p for p in ranks if p.pid not in already and p.launch == self._stop_launch]
-        return set(send_stop_signal(waiting, self._signal))
+        mine = [process for process in ranks if process.launch == self._stop_launch]
+        return set(send_stop_signal(mine, self._signal, already))
 
     def _may_leave(self, terminated_at: float) -> bool:
         late = time.monotonic() - terminated_at > _LINGER_S

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,16 +95,17 @@ def some_listen(processes: Iterable[Process], number: int) -> bool:
     return any(catches(process, number) for process in processes)
 
 
-def send_stop_signal(processes: Iterable[Process], number: int) -> list[int]:
+def send_stop_signal(processes: Iterable[Process], number: int, already: Container[int] = ()) -> list[int]:
     """Signal those that catch ``number``, the topmost of each family only; the pids that got it.
 
-    Children that inherit a handler (data loader workers) are spared: their parent decides for them.
+    Children that inherit a handler (data loader workers) are spared: their parent decides for them, also one that is
+    among those that have got it ``already``.
     """
     by_pid = {process.pid: process for process in processes}
     reached = []
     for process in by_pid.values():
         topmost = not any(catches(ancestor, number) for ancestor in _ancestors(process, by_pid))
-        if catches(process, number) and topmost and _kill(process, number):
+        if process.pid not in already and catches(process, number) and topmost and _kill(process, number):
             reached.append(process.pid)
     return reached
 

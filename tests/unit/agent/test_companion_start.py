@@ -88,12 +88,13 @@ def test_it_learns_from_the_stop_file_what_it_has_missed(tmp_path: Path, ranks: 
     scene = Scene(tmp_path)
     scene.claim()
     scene.attempt.stop_file.write_text("time_limit\n")
-    task = ranks.start(ranks.python(LISTENER))
+    task = ranks.start(ranks.python(LISTENER, "fork"), ready=2)
     env = {**os.environ, "SLURM_JOB_ID": JOB, "SLURMD_NODENAME": "n1"}
     argv = [sys.executable, "-c", COMPANION, str(scene.run.path)]
     companion = subprocess.Popen(argv, env=env, stdin=subprocess.PIPE)
     try:
         wait_for(ranks.out.exists)
+        time.sleep(2.5)  # it looks for more that listen: the child, which inherited the handler, is none of them
         assert ranks.heard() == [task.pid]
     finally:
         companion.kill()

@@ -93,6 +93,8 @@ def test_children_that_inherited_the_handler_are_left_to_their_parent(ranks: Ran
     assert len(find_launch_processes(JOB)) == 2
     assert send_stop_signal(find_launch_processes(JOB), signal.SIGUSR2) == [parent.pid]
     assert ranks.heard() == [parent.pid]
+    assert send_stop_signal(find_launch_processes(JOB), signal.SIGUSR2, {parent.pid}) == [], "nor at the next look"
+    assert ranks.heard() == [parent.pid]
 
 
 def test_a_recycled_pid_is_never_signalled(ranks: Ranks) -> None:
