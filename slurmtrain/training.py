@@ -99,8 +99,17 @@ def listen() -> None:
             before(number, frame)
 
     signal.signal(signal.SIGUSR2, on_signal)
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and os.environ.get("SLURMTRAIN_BEATS"):
+    if os.environ.get("SLURMTRAIN_BEATS") and not _is_caught(signal.SIGTERM):
         _outlive_term()
+
+
+def _is_caught(number: int) -> bool:
+    """Whether somebody has a handler for it; Python does not know of those that libraries such as JAX's set."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        caught = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").split("SigCgt:")[1].split()[0]
+        if int(caught, 16) >> (number - 1) & 1:
+            return True
+    return signal.getsignal(number) is not signal.SIG_DFL
 
 
 def _outlive_term() -> None:
@@ -199,8 +208,9 @@ def _node() -> str:
 def should_stop(*, together: bool = True) -> bool:
     """Whether to save and leave now: the time limit is near, the nodes are wanted, or a person asks for it.
 
-    Ranks learn of it at different steps. With ``together``, and torch.distributed in use, one that knows is enough and
-    all ranks get the same answer: call it on every rank at the same step. It costs one small all-reduce.
+    Ranks learn of it at different steps. With ``together``, and torch.distributed or jax.distributed in use, one that
+    knows is enough and all ranks get the same answer: call it on every rank at the same step. It costs one small
+    all-reduce.
     """
     listen()
     asked = _asked or _stop_file_is_there()
@@ -229,7 +239,7 @@ def _stop_file_is_there() -> bool:
 def _any_rank(asked: bool) -> bool:
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return asked
+        return _any_process_of_jax(asked)
     torch = sys.modules["torch"]
     flag = torch.tensor([1.0 if asked else 0.0], device=_device(torch, distributed))
     distributed.all_reduce(flag, op=distributed.ReduceOp.MAX)
@@ -255,6 +265,15 @@ def _gpu(cuda: Any) -> int:
         return int(current or held.index(max(held)))
     text = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or ""
     return int(text) % max(count, 1) if text.isdecimal() and len(text) < 10 else 0
+
+
+def _any_process_of_jax(asked: bool) -> bool:
+    jax = sys.modules.get("jax")
+    if jax is None or not getattr(jax.distributed, "is_initialized", bool)() or jax.process_count() == 1:
+        return asked
+    from jax.experimental.multihost_utils import process_allgather
+
+    return bool(process_allgather(jax.numpy.asarray(asked)).any())
 
 
 def heartbeat(step: int | None = None, *, pause_s: float = 0.0, **values: float) -> None:

@@ -1,4 +1,4 @@
-"""Acceptance: Lightning, the Hugging Face Trainer and accelerate, with the default settings of both sides.
+"""Acceptance: Lightning, the Hugging Face Trainer, accelerate and JAX, with the default settings of both sides.
 
 One training of each lives through all endings: its node drains, a job of higher priority takes the node, its process
 dies, its time limit comes. It saves when it is asked, Slurm has one requeue for each ending that needs one, and the run
@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.native_only,
     pytest.mark.nodes(3),
 ]
-PATTERNS = {"lightning": "step-*.ckpt", "trainer": "checkpoint-*", "accelerate": "step-*"}
+PATTERNS = {"lightning": "step-*.ckpt", "trainer": "checkpoint-*", "accelerate": "step-*", "jax": "step-*.npz"}
 
 
 def preempt(cluster: Cluster, run: LiveRun) -> None:
@@ -47,8 +47,9 @@ def bring_the_time_limit(cluster: Cluster, run: LiveRun) -> None:
 def test_one_requeue_for_each_ending(cluster: Cluster, store: Path, framework_python: Path, framework: str) -> None:
     command = [str(framework_python), place(store, "frameworks.py"), framework]
     run = submit(
-        cluster, store, command, nodes=1, partition="graced", time_limit="30", retry={"requeues": 0},
-        checkpoint={"pattern": PATTERNS[framework]}, stop={"node_look_s": 3, "warning_s": 150, "grace_s": 60},
+        cluster, store, command, nodes=1, ranks=2 if framework == "jax" else 1, partition="graced", time_limit="30",
+        retry={"requeues": 0}, checkpoint={"pattern": PATTERNS[framework]},
+        stop={"node_look_s": 3, "warning_s": 150, "grace_s": 60},
         resources={"memory": "3G"},
     )  # fmt: skip
     wait_starts(run, 1)

@@ -21,6 +21,7 @@ BUILT = ("deepspeed==0.19.8",)
 FRAMEWORKS = ("lightning==2.6.6", "transformers==5.24.0", "accelerate==1.15.0", "submitit==1.5.4", "keras==3.15.1")
 
 KERAS = ("keras==3.15.1",)
+JAX = ("jax==0.10.2",)
 
 
 @pytest.fixture(scope="session")
@@ -31,8 +32,8 @@ def torch_python(cluster_session: Cluster) -> Path:
 
 @pytest.fixture(scope="session")
 def framework_python(cluster_session: Cluster) -> Path:
-    """The same with Lightning, Transformers, accelerate and submitit; installed when the first test wants it."""
-    return _python(cluster_session, [FRAMEWORKS])
+    """The same with Lightning, Transformers, accelerate, submitit and JAX; installed when the first test wants it."""
+    return _python(cluster_session, [FRAMEWORKS, JAX])
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trainings with Lightning, the Hugging Face Trainer and accelerate as their users write them, with our helper.
+"""Trainings with Lightning, the Hugging Face Trainer, accelerate and JAX as their users write them, with our helper.
 
 The data comes from a worker process, as it usually does. All else is at the default of both sides; in particular
 Lightning's own support for Slurm is on. A start writes a line.
@@ -36,7 +36,7 @@ class Rows(torch.utils.data.Dataset):  # type: ignore[type-arg]
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         if not Path("finish").exists():
             time.sleep(PACE_S)
-        if Path("die").exists():
+        if st.rank() == 0 and Path("die").exists():
             Path("die").unlink()
             os.kill(os.getppid() if torch.utils.data.get_worker_info() else os.getpid(), signal.SIGKILL)
         return {"points": torch.full((4,), index / STEPS), "labels": torch.tensor(index % 2)}
@@ -122,6 +122,34 @@ def train_accelerate() -> None:
         step += 1
         print(f"step {step}/{STEPS} loss {loss.item():.4f}", flush=True)
         if st.leave_accelerate(accelerator, step):
+            return
+    st.done()
+
+
+def train_jax() -> None:
+    """Two processes, with JAX's own handler for SIGTERM."""
+    import jax
+    import numpy as np
+
+    where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    jax.distributed.initialize(where, int(os.environ["WORLD_SIZE"]), st.rank())
+    weights, step = np.full(4, 0.1), 0
+    if path := st.resume_from():
+        with np.load(path) as saved:
+            weights, step = saved["weights"], int(saved["step"])
+    if st.rank() == 0:
+        started(step)
+    gradient = jax.jit(jax.value_and_grad(lambda weights, points: ((weights * points).sum() - 1) ** 2))
+    rows = Rows()
+    while step < STEPS:
+        loss, slope = gradient(weights, rows[step]["points"].numpy())
+        weights, step = weights - 0.1 * slope, step + 1
+        print(f"step {step}/{STEPS} loss {loss:.4f}", flush=True)
+        st.heartbeat(step=step)
+        if st.should_stop():
+            if st.rank() == 0:
+                with st.atomic_save(st.checkpoint_dir() / f"step-{step}.npz") as place:
+                    np.savez(place, weights=weights, step=step)
             return
     st.done()
 

@@ -281,6 +281,18 @@ def test_a_handler_of_ones_own_stays(tmp_path: Path) -> None:
     assert (process.wait(timeout=30), process.stdout.read()) == (5, "mine\n")
 
 
+def test_a_handler_that_a_library_has_set_stays(tmp_path: Path) -> None:
+    """JAX's is set in C, where Python does not see it."""
+    own = (
+        "import ctypes\nlibrary = ctypes.CDLL(None)\n"
+        "library.signal(ctypes.c_int(15), ctypes.cast(library.abs, ctypes.c_void_p))  # does nothing\n"
+        "assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL"
+    )
+    process = listener(tmp_path, "time.sleep(2)\nprint('lives', h.should_stop(), flush=True)", f"import time\n{own}")
+    process.send_signal(signal.SIGTERM)
+    assert said(process) == "lives False"
+
+
 CHILDREN = """
 import subprocess, multiprocessing as mp, time
 forked = mp.get_context("fork").Process(target=time.sleep, args=(60,))
