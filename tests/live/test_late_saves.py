@@ -56,6 +56,7 @@ def save(seconds=0):
 for number in (signal.SIGUSR2, signal.SIGTERM):
     signal.signal(number, lambda number, frame: asked.append(number))
 note(starts=step)
+first = step
 last = step + 15 if attempt == 2 else 10**6
 while step < last:
     step += 1
@@ -67,7 +68,7 @@ while step < last:
         note(saved=step)
         time.sleep(int(sys.argv[-1]))
         sys.exit(0)
-    if step % 10 == 0:
+    if step % 10 == 0 and step <= first + 10:  # no later: a save in the second before the request answers it, too
         save()
 """
 
