@@ -26,7 +26,7 @@ from slurmtrain.agent.notices import Notices
 from slurmtrain.agent.processes import find_launch_processes, signal_number, some_listen
 from slurmtrain.agent.record import Record
 from slurmtrain.agent.releasing import release_all
-from slurmtrain.agent.resume import choose_checkpoint, roll_back
+from slurmtrain.agent.resume import choose_checkpoint, roll_back_after
 from slurmtrain.agent.saving import LOOK_BEFORE_S, SaveWatch
 from slurmtrain.agent.say import say
 from slurmtrain.agent.scene_request import ENDED_S
@@ -271,7 +271,7 @@ class AttemptRunner:
 
     def _restart_or_leave(self, decision: Decision, end: LaunchEnd) -> Decision | None:
         """The decision after the wait for the next launch, in which things may change; None: not decided here."""
-        self._roll_back(decision, end)
+        roll_back_after(decision, end.resumed_from, self._job.run, self._spec.checkpoint, self._record)
         if decision.action is not Action.RESTART_IN_PLACE:
             return decision
         self._record.decided(end.launch.number, decision)
@@ -288,10 +288,6 @@ class AttemptRunner:
             if not end_leftovers(self._job.job_id, self._raw_job_id, self._slurm, keep=keep):
                 return False
         return release_all(self._job, self._env, launch.started_at)
-
-    def _roll_back(self, decision: Decision, end: LaunchEnd) -> None:
-        if decision.rollback and end.resumed_from is not None:
-            roll_back(self._job.run, self._spec.checkpoint, end.resumed_from, decision.cause, self._record.set_aside)
 
     def _pause(self, decision: Decision) -> Decision | None:
         """Wait before the next launch. A reason to stop that comes meanwhile makes the launch pointless."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from slurmtrain.agent.record import Record
 from slurmtrain.agent.say import say
 from slurmtrain.checkpoints.cut_saves import finish_cut_saves
 from slurmtrain.checkpoints.find import Choice, Found, checkpoint_dir, choose, find_all, set_aside, set_aside_broken
 from slurmtrain.checkpoints.model import BROKEN, Health
 from slurmtrain.checkpoints.pin import bring_back, is_older_than_kept, unpin
 from slurmtrain.checkpoints.pointers import mend
+from slurmtrain.core.decision import Decision
+from slurmtrain.core.policy import rolled_back_in_vain
 from slurmtrain.core.spec import Checkpoint
 from slurmtrain.errors import StoreError
 from slurmtrain.store.rundir import RunDir
@@ -64,18 +67,44 @@ def _bring_back(run: RunDir, checkpoint: Checkpoint) -> list[str]:
         return []
 
 
-def roll_back(
-    run: RunDir, checkpoint: Checkpoint, failed: Path, cause: str = "", note: Note = lambda _path, _why: None
+def roll_back_after(
+    decision: Decision, loaded: Path | None, run: RunDir, checkpoint: Checkpoint, record: Record
 ) -> None:
-    """Set aside the checkpoint that a launch failed with, so that the one before is used."""
+    """What the decision wants of it, if anything."""
+    if decision.rollback:
+        again = rolled_back_in_vain(record.read_run())
+        roll_back(run, checkpoint, loaded, decision.cause, record.set_aside, again=again)
+
+
+def roll_back(
+    run: RunDir,
+    checkpoint: Checkpoint,
+    loaded: Path | None,
+    cause: str,
+    note: Note = lambda _path, _why: None,
+    *,
+    again: bool = False,
+) -> None:
+    """Set aside what a failed launch must not be continued from, so that an older checkpoint is used.
+
+    ``loaded`` is what it resumed from: that one if it could not be read. After a loss that became no number the newest
+    one, which the launch may have written itself; and where it came no further than the one before (``again``) all
+    down to ``loaded``.
+    """
     known = find_all(run.path, checkpoint)
-    at = next((number for number, found in enumerate(known) if found.path == failed), None)
-    before = known[at + 1] if at is not None and at + 1 < len(known) else None
-    unpin(run.path, checkpoint, failed.name)
-    try:
-        aside = set_aside(failed, before)
-    except StoreError as exc:
-        say(str(exc))
-        return
-    say(f"set aside {aside.name}; the checkpoint before it is used")
-    note(aside, f"a launch that resumed from it failed: {cause or 'unknown'}")
+    at = next((number for number, found in enumerate(known) if found.path == loaded), None)
+    if cause == "checkpoint_corrupt":
+        bad = [at] if at is not None else []
+    else:
+        bad = list(range(at + 1)) if again and at is not None else [0][: len(known)]
+    before = known[bad[-1] + 1] if bad and bad[-1] + 1 < len(known) else None
+    for found in [known[number] for number in bad]:
+        unpin(run.path, checkpoint, found.path.name)
+        try:
+            aside = set_aside(found.path, before)
+        except StoreError as exc:
+            say(str(exc))
+            continue
+        say(f"set aside {aside.name}; the checkpoint before it is used")
+        whose = "resumed from it" if found.path == loaded else "wrote it"
+        note(aside, f"a launch that {whose} failed: {cause}")

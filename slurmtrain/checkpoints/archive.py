@@ -8,15 +8,12 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from slurmtrain.checkpoints.metered import BUFFER_BYTES, Metered
 from slurmtrain.checkpoints.model import CHECKSUM_SHARE, Corrupt, Entry, Incomplete, Reading
 from slurmtrain.checkpoints.unpickle import find_step, sizes_of, unpickle
 from slurmtrain.checkpoints.window import Window
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 MAGIC = b"PK\x03\x04"
 _HEADER = struct.Struct("<4s5H3I2H")  # a member's local header, without its name
@@ -111,7 +108,7 @@ class _Member(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Buffer) -> int:
+    def readinto(self, buffer: Any) -> int:
         target = memoryview(buffer)
         while not self._chunk:
             chunk = next(self._chunks, None)

@@ -177,8 +177,35 @@ def _climb(run: Run, ending: Ending, spec: Spec) -> Decision:
         budget=budget,
         exclude=_nodes_to_avoid(ending, cause, past, retry) if rung == _REQUEUE else (),
         delay_s=_delay(run, retry) if any(f.cause == cause.name for f in past[:-1]) else 0,
-        rollback=cause.first_rung == "rollback" and ending.resumed_from is not None,
+        rollback=cause.first_rung == "rollback" and (ending.resumed_from is not None or _has_saved(run)),
     )
+
+
+def _has_saved(run: Run) -> bool:
+    launch = run.last_launch
+    return launch is not None and launch.ended is not None and launch.ended.progress is not None
+
+
+def rolled_back_in_vain(run: Run) -> bool:
+    """Whether the newest launch came no further than an earlier one that was rolled back: then further this time."""
+    launches = [(attempt, launch) for attempt in run.attempts for launch in attempt.launches]
+    reached = [_reach(launch) for attempt, launch in launches[:-1] if _was_rolled_back(attempt, launch)]
+    return bool(reached) and _reach(launches[-1][1]) <= max(reached)
+
+
+def _was_rolled_back(attempt: Attempt, launch: Launch) -> bool:
+    decision = _decision_after(attempt, launch)
+    return decision is not None and decision.rollback
+
+
+def _decision_after(attempt: Attempt, launch: Launch) -> Decision | None:
+    return launch.decision or (attempt.decision if launch is attempt.launches[-1] else None)
+
+
+def _reach(launch: Launch) -> int:
+    """The highest step that is known of it; 0 where none is."""
+    ended = launch.ended
+    return max(ended.step or 0, ended.progress or 0) if ended else 0
 
 
 def _delay(run: Run, retry: Retry) -> int:
@@ -256,12 +283,11 @@ def _came_further(attempt: Attempt) -> bool:
 def _failure_of_launch(attempt: Attempt, launch: Launch, best: int | None) -> Failure | None:
     if launch.diagnosis is None or (launch.ended is not None and launch.ended.stop_reason is not None):
         return None
-    last = launch is attempt.launches[-1]
     before = launch.started.progress if launch.started else None
     after, step = (launch.ended.progress, launch.ended.step) if launch.ended else (None, None)
     newer = after is not None and (before is None or after > before)
     higher = step is not None and (best is None or step > best)
-    decision = launch.decision or (attempt.decision if last else None)
+    decision = _decision_after(attempt, launch)
     exits = launch.ended.rank_exits if launch.ended else ()
     return _failure(launch.diagnosis, progressed=newer or higher, decision=decision, node=first_node(exits))
 

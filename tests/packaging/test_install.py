@@ -195,5 +195,10 @@ def test_what_the_package_needs_is_what_it_imports() -> None:
                 imported |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 imported.add((node.module or "").partition(".")[0])
-    of_trainings = {"lightning", "pytorch_lightning", "transformers"}  # slurmtrain.training serves whichever is there
+    of_trainings = {
+        "lightning",
+        "pytorch_lightning",
+        "transformers",
+        "jax",
+    }  # slurmtrain.training serves whichever is there
     assert imported - sys.stdlib_module_names - {"slurmtrain"} - of_trainings <= modules

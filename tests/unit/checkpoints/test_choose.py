@@ -105,11 +105,33 @@ def test_roll_back_moves_pointers_too(run: RunDir) -> None:
     found = choose_checkpoint(run, Checkpoint())
     assert found is not None
     assert found.path.name == "global_step2"
-    roll_back(run, Checkpoint(), found.path)
+    roll_back(run, Checkpoint(), found.path, "checkpoint_corrupt")
     assert (folder / "latest").read_text().strip() == "global_step1"
     found = choose_checkpoint(run, Checkpoint())
     assert found is not None
     assert found.path.name == "global_step1"
+
+
+@pytest.mark.parametrize(
+    ("cause", "loaded", "again", "left"),
+    [
+        ("checkpoint_corrupt", 30, False, [10, 20, 40]),
+        ("nan_loss", 20, False, [10, 20, 30]),  # it had written 30 and 40 itself
+        ("nan_loss", 40, False, [10, 20, 30]),  # it had written none
+        ("nan_loss", 20, True, [10]),
+        ("nan_loss", None, False, [10, 20, 30]),
+        ("checkpoint_corrupt", None, False, [10, 20, 30, 40]),
+    ],
+)
+def test_what_a_failed_launch_must_not_be_continued_from(
+    run: RunDir, cause: str, loaded: int | None, again: bool, left: list[int]
+) -> None:
+    folder = run.path / "checkpoints"
+    for step in (10, 20, 30, 40):
+        shutil.copy(TORCH, folder / f"step-{step:06d}.pt")
+    at = None if loaded is None else folder / f"step-{loaded:06d}.pt"
+    roll_back(run, Checkpoint(), at, cause, again=again)
+    assert [name for name in names(folder) if name[-1] != "!"] == [f"step-{step:06d}.pt" for step in left]
 
 
 def test_an_unfinished_save_of_deepspeed_and_megatron_is_newer_than_their_pointer(run: RunDir) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from slurmtrain.core import events as ev
 from slurmtrain.core.decision import Action, Decision, RunState, decision_from_dict, decision_to_dict
-from slurmtrain.core.policy import Ending
+from slurmtrain.core.policy import Ending, rolled_back_in_vain
 from slurmtrain.core.policy import decide as decide_by_spec
 from slurmtrain.core.run import Run, fold
 from slurmtrain.core.spec import Resources, Retry, Spec
@@ -247,6 +247,24 @@ def test_a_corrupt_checkpoint_is_rolled_back_where_one_was_handed_out() -> None:
     decision = after_one("checkpoint_corrupt", resumed_from="/c/step-5")
     assert (decision.action, decision.rollback) == (Action.RESTART_IN_PLACE, True)
     assert after_one("checkpoint_corrupt").action is Action.STOP
+
+
+def test_a_loss_that_is_no_number_is_rolled_back_where_there_is_a_checkpoint() -> None:
+    own = Story().start_attempt().fail("nan_loss", after=40)
+    assert decide(own.run, ending("nan_loss"), RETRY).rollback, "it has written that one itself"
+    none = Story().start_attempt().fail("nan_loss")
+    assert not decide(none.run, ending("nan_loss"), RETRY).rollback
+
+
+@pytest.mark.parametrize(("after", "further"), [(140, True), (130, True), (160, False)])
+@pytest.mark.parametrize("requeued", [True, False])
+def test_it_is_rolled_back_further_where_the_launch_came_no_further(after: int, further: bool, requeued: bool) -> None:
+    story = Story().start_attempt().fail("nan_loss", before=100, after=140)
+    assert not rolled_back_in_vain(story.run)
+    action, state = (Action.REQUEUE, RunState.PENDING) if requeued else (Action.RESTART_IN_PLACE, RunState.RUNNING)
+    story.decided(Decision(action, state, "nan_loss", "why", rollback=True))
+    story = story.start_attempt() if requeued else story
+    assert rolled_back_in_vain(story.fail("nan_loss", before=120, after=after).run) is further
 
 
 def test_a_diagnosis_may_say_that_no_retry_helps() -> None:
