@@ -146,3 +146,44 @@ def test_what_the_training_rotates_away_is_there_again_when_only_a_broken_one_is
     assert not (run.path / "kept-checkpoint").exists(), "let go at the end"
     (last,) = run.checkpoints.glob("*.npz")
     assert (last.name, last.stat().st_nlink) == ("step-060.npz", 1)
+
+
+DIVERGES = """
+import json, os, sys, time, zipfile
+from pathlib import Path
+
+folder, resume, step = Path(os.environ["SLURMTRAIN_CHECKPOINT_DIR"]), os.environ["SLURMTRAIN_RESUME_FROM"], 0
+if resume:
+    with zipfile.ZipFile(resume) as archive:
+        step = json.loads(archive.read("state.json"))["step"]
+with open("starts.jsonl", "a") as stream:
+    stream.write(json.dumps(step) + "\\n")
+cured = step == 10  # what lies beyond is lost from the start
+while step < 60:
+    step += 1
+    time.sleep(0.02)
+    loss = 1 / step if cured or step < 25 else float("nan")
+    print(f"step {step}/60 loss {loss:.3f}", flush=True)
+    if step % 10 == 0:
+        with zipfile.ZipFile(folder / f"step-{step:03d}.npz", "w") as archive:
+            archive.writestr("w.npy", os.urandom(1000))
+            archive.writestr("state.json", json.dumps({"step": step}))
+    if step == 35 and not cured:
+        raise FloatingPointError("loss is nan")
+"""
+
+
+def test_a_loss_that_is_no_number_is_rolled_back_further_each_time(cluster: Cluster, store: Path) -> None:
+    """The checkpoint of step 30 was written with bad numbers, and from the one of step 20 it comes to them again."""
+    program = store / "diverges.py"
+    program.write_text(DIVERGES)
+    program.chmod(0o644)
+    checkpoint, retry = {"pattern": "step-*.npz"}, {"delay_s": 0}
+    run = submit(cluster, store, [PYTHON, str(program)], nodes=1, checkpoint=checkpoint, retry=retry)
+    run.wait_state("Completed")
+    assert run.ended_states()[-1] == "COMPLETED"
+    assert [row["cause"] for row in run.diagnoses()] == ["nan_loss", "nan_loss"]
+    assert [int(line) for line in (run.workdir / "starts.jsonl").read_text().split()] == [0, 20, 10]
+    aside = sorted(path.name.rpartition("-")[0] for path in run.path.glob("checkpoints.set-aside/*"))
+    assert aside == ["step-020.npz", "step-030.npz", "step-030.npz"]
+    assert "step 60/60 loss 0.017" in run.log()
