@@ -38,7 +38,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 _LOOK_S = 1.0  # how often rank 0 looks for the stop file, at most
 _OTHERS_LOOK_S = 20.0  # the others: a file system's metadata server has better to do than thousands of looks a second
@@ -123,40 +123,72 @@ def _outlive_term() -> None:
     os.set_blocking(writing, False)
     _term_pipe = writing
 
-    def on_term(number: int, _frame: FrameType | None) -> None:  # where somebody else has the wakeup descriptor
+    def on_term(_number: int, _frame: FrameType | None) -> None:
         with contextlib.suppress(OSError):
-            os.write(writing, bytes([number]))
+            os.write(writing, b"\0")  # the number of no signal
 
+    marks = _TermMarks(_TERM_S)
     signal.signal(signal.SIGTERM, on_term)
     other = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     if other != -1:
         signal.set_wakeup_fd(other)
-    threading.Thread(target=_hear_term, args=(reading,), name="slurmtrain-term", daemon=True).start()
+    threading.Thread(target=_hear_term, args=(reading, on_term, marks), name="slurmtrain-term", daemon=True).start()
 
 
-def _hear_term(reading: int) -> None:
+def _hear_term(reading: int, on_term: object, marks: _TermMarks) -> None:
+    """A signal is heard at once, by its number, and as 0 when the main thread comes to run the handler.
+
+    That may be minutes later. It is the only way where somebody else has the wakeup descriptor, or a handler that was
+    set later and calls ours.
+    """
     global _asked  # noqa: PLW0603
+    awaited = False  # the 0 of a signal that has been dealt with
     while True:
-        if signal.SIGTERM in os.read(reading, 64):
-            if _find_term_mark() is None:
+        heard = os.read(reading, 64)
+        at_once = signal.SIGTERM in heard and signal.getsignal(signal.SIGTERM) is on_term
+        if at_once or (0 in heard and not awaited):
+            if not marks.tell_of_this():
                 _die_of_term()
             _asked = True
+        if at_once or 0 in heard:
+            awaited = at_once and heard.rfind(signal.SIGTERM) > heard.rfind(0)
 
 
-def _find_term_mark() -> float | None:
-    """When the companion, a step of its own, got SIGTERM with this process; None where it came to the ranks alone."""
-    now, until = time.time(), time.monotonic() + _TERM_S
+class _TermMarks:
+    """Whether SIGTERM came to the whole job: the companion, a step of its own, then leaves a mark, for it got it, too.
+
+    Each mark is good for one signal, however late this process comes to hear of it, and for those that are heard in the
+    next ``again_s`` seconds: torchrun and the like hand on what Slurm has sent to all processes already.
+    """
+
+    def __init__(self, again_s: float) -> None:
+        self._again_s = again_s
+        self._last, self._at = _find_term_mark(), -1e9
+
+    def tell_of_this(self) -> bool:
+        began = time.monotonic()
+        while True:
+            mark = _find_term_mark()
+            if mark not in (0.0, self._last):
+                self._last, self._at = mark, time.monotonic()
+                return True
+            if began - self._at < self._again_s:  # the mark may have come to another call of this
+                return True
+            if time.monotonic() - began >= _TERM_S:
+                return False
+            time.sleep(0.02)
+
+
+def _find_term_mark() -> float:
+    """When the node's companion got SIGTERM for the last time; 0 for never."""
     folder = os.environ.get("SLURMTRAIN_BEATS", "")
-    while time.monotonic() < until:
-        with contextlib.suppress(OSError):
-            at = os.stat(f"{folder}/{_node()}@term").st_mtime  # noqa: PTH116
-            if at >= now - _TERM_S and _is_private(folder):
-                return at
-        time.sleep(0.02)
-    return None
+    with contextlib.suppress(OSError):
+        at = os.stat(f"{folder}/{_node()}@term").st_mtime  # noqa: PTH116
+        return at if _is_private(folder) else 0.0
+    return 0.0
 
 
-def _die_of_term() -> None:
+def _die_of_term() -> NoReturn:
     """As without a handler, so that Slurm sees it; Python sets handlers in the main thread alone."""
     with contextlib.suppress(Exception):
         import ctypes
@@ -168,37 +200,39 @@ def _die_of_term() -> None:
 
 
 def _after_fork() -> None:
-    """A child dies of SIGTERM, but a worker of torch's DataLoader outlives the one that its rank outlives.
+    """A child dies of SIGTERM as ever, and does not wake its rank."""
+    _prepare_workers()
+    if _term_pipe is None:
+        return
+    other = signal.set_wakeup_fd(-1)
+    if other != _term_pipe:
+        signal.set_wakeup_fd(other)
+    if getattr(signal.getsignal(signal.SIGTERM), "__module__", "") == __name__:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _prepare_workers() -> None:
+    """A worker of torch's DataLoader is to outlive the SIGTERM that its rank outlives.
 
     Otherwise the rank would fail for the loss of it before it can save. torch sets the handler of its workers itself.
+    A second one for a mark is the rank's, which ends it; or torchrun's, which signals the workers, too.
     """
-    if _term_pipe is not None:  # it is the rank's
-        other = signal.set_wakeup_fd(-1)
-        if other != _term_pipe:
-            signal.set_wakeup_fd(other)
-        if getattr(signal.getsignal(signal.SIGTERM), "__module__", "") == __name__:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
     handlers = sys.modules.get("torch.utils.data._utils.signal_handling")
     set_handlers = getattr(handlers, "_set_worker_signal_handlers", None)
-    if set_handlers is None or not os.environ.get("SLURMTRAIN_BEATS"):
+    if set_handlers is None or set_handlers.__module__ == __name__ or not os.environ.get("SLURMTRAIN_BEATS"):
         return
-
-    outlived: set[float | None] = {None}
-
-    def on_term(_number: int, _frame: FrameType | None) -> None:
-        if (mark := _find_term_mark()) in outlived:
-            _die_of_term()  # a second one for one mark: it is its rank that ends it
-        outlived.add(mark)
 
     def set_all_handlers() -> None:
         set_handlers()
-        signal.signal(signal.SIGTERM, on_term)
+        marks = _TermMarks(_TERM_S if os.environ.get("TORCHELASTIC_RUN_ID") else 0.0)
+        signal.signal(signal.SIGTERM, lambda *_: marks.tell_of_this() or _die_of_term())
 
-    handlers._set_worker_signal_handlers = set_all_handlers  # type: ignore[union-attr]  # in this child alone
+    handlers._set_worker_signal_handlers = set_all_handlers  # type: ignore[union-attr]
 
 
 if active():
     os.register_at_fork(after_in_child=_after_fork)
+    _prepare_workers()  # where this is a worker that was not forked
 
 
 def _node() -> str:

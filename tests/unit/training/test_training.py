@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,31 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+from training_process import SOURCE, python, said
 
-from slurmtrain import training
 from slurmtrain.logs.step import read_step
-
-SOURCE = Path(training.__file__)
-
-
-def python(code: str, folder: Path, **env: str) -> subprocess.Popen[str]:
-    """A training that has the helper as a copied file and nothing else of slurmtrain."""
-    (folder / "helper.py").write_text(SOURCE.read_text(encoding="utf-8"), encoding="utf-8")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "RANK"))}
-    return subprocess.Popen(
-        [sys.executable, "-c", code],
-        cwd=folder,
-        env={**kept, **env},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def said(process: subprocess.Popen[str]) -> str:
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, out
-    return out.strip()
 
 
 def test_outside_of_slurmtrain_nothing_happens(tmp_path: Path) -> None:
@@ -205,110 +182,6 @@ def test_a_process_of_an_overtaken_attempt_saves_nothing(tmp_path: Path) -> None
     assert process.returncode == 1
     assert "a later attempt of this run has begun: step-1.pt is not saved" in out
     assert list((tmp_path / "c").iterdir()) == []
-
-
-# --- SIGTERM: to the whole job it begins a grace time, to the ranks alone it ends them
-
-WAIT = """
-import time
-until = time.monotonic() + 60
-while not h.should_stop() and time.monotonic() < until: time.sleep(0.02)
-print("leaves", flush=True)
-"""
-IN_A_COLLECTIVE = """
-import hashlib
-hashlib.pbkdf2_hmac("sha256", b"a", b"b", 2_000_000_000)  # lets other threads run, but no handler
-"""
-WITH_A_LOOP = """
-import asyncio
-async def wait():
-    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, print)  # takes the wakeup descriptor
-    print("ready", flush=True)
-    while not h.should_stop(): await asyncio.sleep(0.02)
-    print("leaves", flush=True)
-asyncio.run(wait())
-"""
-
-
-def listener(tmp_path: Path, rest: str, before: str = "") -> subprocess.Popen[str]:
-    """A rank that has begun to listen, and the folder in which its node's companion leaves the mark."""
-    beats = tmp_path / "beats"
-    beats.mkdir(mode=0o700)
-    ready = "" if "ready" in rest else "print('ready', flush=True)\n"
-    code = f"import signal, os, helper as h\n{before}\nh.listen()\n{ready}{rest}"
-    env = {"SLURMTRAIN_RUN_ID": "r", "SLURMTRAIN_BEATS": str(beats), "SLURMD_NODENAME": "n1"}
-    process = python(code, tmp_path, **env)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    return process
-
-
-@pytest.mark.parametrize("rest", [WAIT, WITH_A_LOOP], ids=["loop", "asyncio"])
-def test_term_to_the_whole_job_is_a_wish_to_save_and_leave(tmp_path: Path, rest: str) -> None:
-    process = listener(tmp_path, rest)
-    process.send_signal(signal.SIGTERM)
-    time.sleep(0.1)
-    (tmp_path / "beats/n1@term").touch()
-    assert said(process) == "leaves"
-
-
-@pytest.mark.parametrize("rest", [WAIT, WITH_A_LOOP, IN_A_COLLECTIVE], ids=["loop", "asyncio", "collective"])
-@pytest.mark.parametrize("mark", ["", "n2@term", "old"])
-def test_term_to_the_ranks_alone_ends_them_as_ever(tmp_path: Path, rest: str, mark: str) -> None:
-    process = listener(tmp_path, rest)
-    if mark == "old":
-        (tmp_path / "beats/n1@term").touch()
-        os.utime(tmp_path / "beats/n1@term", (time.time() - 60,) * 2)
-    elif mark:
-        (tmp_path / "beats" / mark).touch()
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=30) == -signal.SIGTERM
-
-
-def test_a_mark_that_somebody_else_could_have_left_is_not_believed(tmp_path: Path) -> None:
-    process = listener(tmp_path, WAIT)
-    (tmp_path / "beats/n1@term").touch()
-    (tmp_path / "beats").chmod(0o777)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=30) == -signal.SIGTERM
-
-
-def test_a_handler_of_ones_own_stays(tmp_path: Path) -> None:
-    own = "signal.signal(signal.SIGTERM, lambda *_: (print('mine', flush=True), os._exit(5)))"
-    process = listener(tmp_path, WAIT, own)
-    process.send_signal(signal.SIGTERM)
-    assert process.stdout is not None
-    assert (process.wait(timeout=30), process.stdout.read()) == (5, "mine\n")
-
-
-def test_a_handler_that_a_library_has_set_stays(tmp_path: Path) -> None:
-    """JAX's is set in C, where Python does not see it."""
-    own = (
-        "import ctypes\nlibrary = ctypes.CDLL(None)\n"
-        "library.signal(ctypes.c_int(15), ctypes.cast(library.abs, ctypes.c_void_p))  # does nothing\n"
-        "assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL"
-    )
-    process = listener(tmp_path, "time.sleep(2)\nprint('lives', h.should_stop(), flush=True)", f"import time\n{own}")
-    process.send_signal(signal.SIGTERM)
-    assert said(process) == "lives False"
-
-
-CHILDREN = """
-import subprocess, multiprocessing as mp, time
-forked = mp.get_context("fork").Process(target=time.sleep, args=(60,))
-forked.start()
-run = subprocess.Popen(["sleep", "60"])
-time.sleep(0.2)
-forked.terminate(); run.terminate()
-forked.join(); run.wait()
-print(forked.exitcode, run.returncode, flush=True)
-time.sleep(1.5)
-print("alive", h.should_stop(), flush=True)
-"""
-
-
-def test_children_die_of_term_as_ever_and_do_not_wake_their_rank(tmp_path: Path) -> None:
-    assert said(listener(tmp_path, CHILDREN)) == "-15 -15\nalive False"
 
 
 def test_only_rank_0_looks_for_the_stop_file_each_second(tmp_path: Path) -> None:
