@@ -35,10 +35,10 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 _LOOK_S = 1.0  # how often rank 0 looks for the stop file, at most
 _OTHERS_LOOK_S = 20.0  # the others: a file system's metadata server has better to do than thousands of looks a second
@@ -49,6 +49,8 @@ _MANY = 64  # files that are flushed one after the other, at most
 _OLD = ".old-"  # what a save replaces, in its hidden folder
 _HIDDEN = re.compile(r"\..+\.([0-9a-f]{8})\.(\d+)\.(\d+)\.[\w-]*\.\d+\.[0-9a-f]{16}\.tmp", re.ASCII | re.DOTALL)
 _TERM_S = 1.0  # after SIGTERM: how long the companion may take to say that the whole job got it
+
+_Number = TypeVar("_Number", int, float)
 
 _asked = False
 _listens = False
@@ -319,8 +321,8 @@ def heartbeat(step: int | None = None, *, pause_s: float = 0.0, **values: float)
     node, too, so that one that is slower than the others can be named. Where all ranks wait for the slowest in each
     step, ``busy_s``, the seconds of the last step that this rank worked without waiting, tells who that is.
     """
-    with contextlib.suppress(OSError, ValueError, TypeError, OverflowError):  # neither a full disk nor a NaN may end
-        _beat(None if step is None else int(step), pause_s, values)  # a training
+    with contextlib.suppress(Exception):  # neither a full disk nor a strange number may end a training
+        _beat(_as_number(int, step), pause_s or 0.0, values)
 
 
 def _beat(step: int | None, pause_s: float, values: dict[str, float]) -> None:
@@ -336,12 +338,20 @@ def _beat(step: int | None, pause_s: float, values: dict[str, float]) -> None:
     beat: dict[str, Any] = {"at": now, **({"save_s": round(_save_s, 3)} if _save_s is not None else {})}
     if step is not None and (speed := _speed(step, now)) is not None:
         beat["steps_per_s"] = speed
-    beat.update({name: float(value) for name, value in values.items()})
+    numbers = {name: _as_number(float, value) for name, value in values.items()}
+    beat.update({name: number for name, number in numbers.items() if number is not None})
     if pause_s:
         beat["pause_until"] = now + pause_s
     temporary = f"{path}.{os.getpid()}.tmp"
     Path(temporary).write_text(f"{'-' if step is None else step} {json.dumps(beat)}\n", encoding="utf-8")
     os.replace(temporary, path)  # noqa: PTH105
+
+
+def _as_number(kind: Callable[[Any], _Number], value: Any) -> _Number | None:
+    """None for what is none: the rest of a heartbeat tells something without it. A tensor may raise anything."""
+    with contextlib.suppress(Exception):
+        return kind(value)
+    return None
 
 
 def _speed(step: int, now: float) -> float | None:
@@ -370,7 +380,7 @@ def _say_here(step: int, busy_s: float | None) -> None:
         if not _is_private(folder):
             return
         name = f"{folder}/{_node()}@{rank()}"
-        busy = "-" if busy_s is None else f"{float(busy_s):.6f}"
+        busy = "-" if (seconds := _as_number(float, busy_s)) is None else f"{seconds:.6f}"
         Path(f"{name}.tmp").write_text(f"{step} {time.time():.3f} {pace} {busy}\n", encoding="ascii")
         os.replace(f"{name}.tmp", name)  # noqa: PTH105
 
@@ -428,7 +438,9 @@ def atomic_save(path: str | Path, *, folder: bool = False) -> Iterator[Path]:
             _sync(final.parent)
         _save_s = time.monotonic() - began  # the next heartbeat tells it
     finally:
-        shutil.rmtree(hidden, ignore_errors=True)
+        with contextlib.suppress(OSError):  # where both cannot be put in their place they are left for a later launch
+            _finish(hidden)
+            shutil.rmtree(hidden, ignore_errors=True)
 
 
 def _hidden_beside(final: Path) -> Path:
@@ -464,11 +476,16 @@ def _clear_leftovers(final: Path) -> None:
 
 
 def _finish(hidden: Path) -> None:
-    """A save that was killed while the old folder had been taken away and the new one was not yet in its place."""
+    """A save that was cut off while the old folder had been taken away and the new one was not yet in its place."""
     names = os.listdir(hidden)  # noqa: PTH208
-    for name in (name for name in names if name[0] != "." and any(other.startswith(_OLD) for other in names)):
-        if not os.path.lexists(hidden.parent / name):
-            (hidden / name).rename(hidden.parent / name)
+    olds = [name for name in names if name.startswith(_OLD)]
+    for new in (hidden / name for name in names if olds and name[0] != "."):
+        final = hidden.parent / new.name
+        if not os.path.lexists(final):
+            try:
+                new.rename(final)
+            except OSError:
+                (hidden / max(olds)).rename(final)
 
 
 def _is_left(hidden: Path, mine: Path, now: float) -> bool:
@@ -499,7 +516,7 @@ def _put(new: Path, final: Path) -> None:
         except OSError as exc:
             if number and not os.path.lexists(new):  # somebody took this for a save that was killed
                 return
-            busy = exc.errno in (errno.ENOTEMPTY, errno.EEXIST) or (final.is_symlink() and final.is_dir())
+            busy = exc.errno in (errno.ENOTEMPTY, errno.EEXIST) or final.is_symlink()
             if not busy or number == 99:
                 raise
         if _exchange(new, final):

@@ -330,3 +330,82 @@ os.mkdir = mkdir
 """
     run(code + SAVE, tmp_path, **env, SLURMTRAIN_LAUNCH="1")
     assert [path.name for path in (tmp_path / "c").iterdir()] == ["step-9.pt"]
+
+
+INTERRUPTED = """
+import json, shutil, training as h
+from pathlib import Path
+h._exchange = lambda one, other: False  # as on NFS
+final = Path("c/step-5")
+
+def save(text):
+    with h.atomic_save(final, folder=True) as path:
+        (path / "weights").write_text(text)
+
+def interrupt_at(line):
+    left = [line]
+    def trace(frame, event, arg):
+        if frame.f_code.co_filename != h.__file__:
+            return None
+        left[0] -= 1
+        if not left[0]:
+            raise KeyboardInterrupt
+        return trace
+    return trace
+
+found = []
+for line in range(1, 5000):
+    shutil.rmtree("c", ignore_errors=True)
+    save("old")
+    sys.settrace(interrupt_at(line))
+    try:
+        save("new")
+        break
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(None)
+    h._cleared.clear()
+    with h.atomic_save("c/step-6.pt") as path:
+        path.write_text("6")
+    found.append((final / "weights").read_text() if final.exists() else None)
+print(json.dumps(found))
+"""
+
+
+def test_an_exception_in_the_moment_of_the_replacement_loses_nothing(tmp_path: Path) -> None:
+    """Ctrl-C, or a handler of a signal that raises."""
+    assert set(json.loads(run(INTERRUPTED, tmp_path))) == {"old", "new"}
+
+
+def test_what_cannot_be_put_in_its_place_leaves_the_old_one_there(tmp_path: Path) -> None:
+    code = """
+import errno, os, training as h
+from pathlib import Path
+h._exchange = lambda one, other: False
+def save(text):
+    with h.atomic_save("c/step-5", folder=True) as path:
+        (path / "weights").write_text(text)
+save("old")
+real, moved = Path.rename, []
+def rename(self, target):
+    if moved and target.name == "step-5" and self.name == "step-5":
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+    moved.extend([1] if target.name.startswith(".old-") else [])
+    return real(self, target)
+Path.rename = rename
+try: save("new")
+except OSError as exc: print(exc)
+"""
+    assert "Input/output error" in run(code, tmp_path)
+    assert (tmp_path / "c" / "step-5" / "weights").read_text() == "old"
+    assert [path.name for path in (tmp_path / "c").iterdir()] == ["step-5"]
+
+
+def test_a_folder_takes_the_place_of_a_link_that_leads_nowhere(tmp_path: Path) -> None:
+    """To a checkpoint that has been removed since."""
+    (tmp_path / "last").symlink_to("step-5")
+    with training.atomic_save(tmp_path / "last", folder=True) as path:
+        (path / "weights").write_text("x")
+    assert [path.name for path in tmp_path.iterdir()] == ["last"]
+    assert (tmp_path / "last" / "weights").read_text() == "x"

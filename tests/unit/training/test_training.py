@@ -106,6 +106,23 @@ h.done()
     assert "the end of the training cannot be noted in" in text.splitlines()[1]
 
 
+def test_what_is_no_number_is_left_out_of_a_heartbeat(tmp_path: Path) -> None:
+    code = """
+import helper as h
+class Tensor:  # of several numbers, or without any
+    def __float__(self): raise RuntimeError("a Tensor with 2 elements cannot be converted to Scalar")
+    __int__ = __float__
+h.heartbeat(step=5, pause_s=None, loss=0.5, phase="warm-up", grad_norm=None, accuracy=Tensor(), busy_s=Tensor())
+"""
+    env = {"SLURMTRAIN_HEARTBEAT": str(tmp_path / "beat"), "SLURMTRAIN_BEATS": str(tmp_path / "beats")}
+    said(python(code, tmp_path, **env, SLURMD_NODENAME="n1"))
+    step, _, rest = (tmp_path / "beat").read_text().partition(" ")
+    assert (step, sorted(json.loads(rest))) == ("5", ["at", "loss"])
+    assert (tmp_path / "beats" / "n1@0").read_text().split()[0] == "5"
+    said(python(code.replace("step=5", "step=Tensor()"), tmp_path, **env))
+    assert (tmp_path / "beat").read_text().startswith("- {"), "it goes on"
+
+
 def test_done(tmp_path: Path) -> None:
     said(python("import helper as h; h.done()", tmp_path, SLURMTRAIN_DONE_FILE=str(tmp_path / "done")))
     assert (tmp_path / "done").exists()
