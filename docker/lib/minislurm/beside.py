@@ -8,10 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-from minislurm.procs import share_niceness
 
 CLEAN_UP_S = 120.0  # what it started it stops itself, when it is interrupted
 
@@ -22,30 +20,13 @@ class Beside:
     Used as a context: at the end of the block nothing of it runs any more.
     """
 
-    def __init__(
-        self,
-        argv: Sequence[str],
-        log: Path,
-        *,
-        cwd: Path,
-        env: Mapping[str, str],
-        timeout_s: float,
-        niceness: int = 0,
-    ) -> None:
+    def __init__(self, argv: Sequence[str], log: Path, *, cwd: Path, env: Mapping[str, str], timeout_s: float) -> None:
         self._log = log
-        self._stopping = threading.Event()
-        self._follower: threading.Thread | None = None
         with log.open("wb") as sink:
             self._child = subprocess.Popen(
-                ["nice", f"-n{niceness}", *argv],
-                cwd=cwd,
-                env=dict(env),
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=subprocess.STDOUT,
+                argv, cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT,
                 start_new_session=True,
-            )
-        share_niceness(self._child.pid, niceness)
+            )  # fmt: skip
         self._alarm = threading.Timer(timeout_s, self._end)
         self._alarm.daemon = True
         self._alarm.start()
@@ -63,25 +44,10 @@ class Beside:
         print(*lines, sep="\n", flush=True)
         return code, lines
 
-    def then(self, follow: Callable[[], None]) -> None:
-        """Call this, from another thread, when it has ended by itself."""
-
-        def wait() -> None:
-            self._child.wait()
-            if not self._stopping.is_set():
-                follow()
-
-        self._follower = threading.Thread(target=wait)
-        self._follower.start()
-
     def stop(self) -> None:
         """End it, where it still runs."""
-        if self._child.poll() is None:
-            self._stopping.set()
         self._alarm.cancel()
         self._end()
-        if self._follower is not None:
-            self._follower.join()
 
     def _end(self) -> None:
         """Ask it to clean up, and kill what is left of its session."""

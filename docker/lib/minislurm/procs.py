@@ -189,13 +189,3 @@ def _link(path: Path) -> str:
         return str(path.readlink())
     except OSError:
         return ""
-
-
-def share_niceness(pid: int, niceness: int | None = None) -> None:
-    """Let a session that has just begun be as nice as this process: where the kernel groups processes by session
-    (autogroup), a new one counts as much as any other, whatever its processes' own niceness is.
-    """
-    wanted = os.getpriority(os.PRIO_PROCESS, 0) if niceness is None else niceness
-    if wanted > 0:
-        with contextlib.suppress(OSError):
-            Path(f"/proc/{pid}/autogroup").write_text(str(wanted), encoding="ascii")

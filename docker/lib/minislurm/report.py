@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from minislurm.errors import MiniSlurmError
-from minislurm.procs import share_niceness
 
 # pytest's closing line, with or without its frame of equal signs and colours.
 CLOSING = re.compile(r"(?:^|[ =\x1b\[0-9;m])\d+ (?:passed|failed|error|errors|skipped|deselected)\b.* in \d")
@@ -52,14 +51,9 @@ class Report:
         Live tests have deadlines and machines are noisy: a few that failed are run once more, one after the other, and
         count as what they do then. That is said loudly, here and in the summary.
         """
-        cached = with_cache(argv, cache)
+        cached = [*argv, "-o", f"cache_dir={cache}"]
+        shutil.rmtree(cache, ignore_errors=True)
         code, closing = stream(cached, cwd=cwd, env=env, timeout_s=timeout_s)
-        return self.judge(cached, code, closing, cwd=cwd, env=env, timeout_s=timeout_s)
-
-    def judge(
-        self, cached: list[str], code: int, closing: str, *, cwd: Path, env: Mapping[str, str], timeout_s: float
-    ) -> bool:
-        """What a pytest with a cache of its own has shown, its failures run once more."""
         failed = _failures(closing)
         if code != 1 or not 0 < failed <= MAX_SECOND:
             return self.count(code, closing)
@@ -101,12 +95,6 @@ class Report:
         return 1 if bad or not self.rows else 0
 
 
-def with_cache(argv: Sequence[str], cache: Path) -> list[str]:
-    """The pytest with a cache of its own, empty at first: what fails is written down there."""
-    shutil.rmtree(cache, ignore_errors=True)
-    return [*argv, "-o", f"cache_dir={cache}"]
-
-
 def _counts(closing: str) -> dict[str, int]:
     """pytest's closing line as numbers."""
     return {word: int(number) for number, word in COUNT.findall(closing)}
@@ -134,7 +122,6 @@ def stream(argv: list[str], *, cwd: Path, env: Mapping[str, str], timeout_s: flo
         start_new_session=True,
     )
     assert child.stdout is not None
-    share_niceness(child.pid)
     alarm = threading.Timer(timeout_s, _kill_group, [child, f"time is over after {timeout_s:.0f} s"])
     alarm.daemon = True
     alarm.start()

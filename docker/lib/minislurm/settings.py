@@ -11,7 +11,6 @@ from minislurm.errors import MiniSlurmError
 
 REPO = Path(__file__).resolve().parents[3]
 CONF = REPO / "docker" / "conf"
-SCRIPT = str(REPO / "docker" / "mini-slurm")
 DEFAULT_DIR = Path("/opt/mini-slurm")
 
 # quick: as short as Slurm still obeys (KillWait below 5 is raised by slurmd).

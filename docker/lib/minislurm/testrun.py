@@ -20,15 +20,16 @@ from pathlib import Path
 from minislurm import engine, packages, pythons, venv
 from minislurm.beside import Beside
 from minislurm.errors import MiniSlurmError
-from minislurm.nativetests import NativeTests, live
-from minislurm.report import Report, stream, with_cache
+from minislurm.report import Report, stream
 from minislurm.say import say, warn
-from minislurm.settings import DEFAULT_DIR, REPO, SCRIPT
+from minislurm.settings import REPO
 
 PARTS = ("lint", "unit", "browser", "packaging", "native", "docker", "demo")
 DEFAULT_PARTS = PARTS[:-1]  # the live tests run the demo, too
+LANES, NODES = 4, 12
 BOX_LANES, BOX_NODES = 2, 8  # of the container cluster
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome", "chrome")
+SCRIPT = str(REPO / "docker" / "mini-slurm")
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,8 @@ class TestRun:
     work: Path
     slurm_releases: tuple[str, ...]
     pytest_args: tuple[str, ...]
-    with_native: frozenset[str]  # the parts that run beside the live tests on native clusters, which mostly wait
-    beside: dict[str, Beside] = field(default_factory=dict)  # begun so; by what they are
+    containers_beside: bool  # those in containers run beside the native ones that run alone and mostly wait
+    beside: dict[str, Beside] = field(default_factory=dict)  # by release of Slurm
 
     @property
     def env(self) -> dict[str, str]:
@@ -80,18 +81,6 @@ class TestRun:
         argv = [str(tools / "python"), "-m", "pytest", *args, *self.pytest_args]
         env = {**self.env, **(extra_env or {})}
         return self.report.pytest(argv, cwd=REPO, env=env, timeout_s=timeout_s, cache=self.work / "pytest-cache")
-
-    def pytest_command(self, tools: Path, *args: str, cache: str) -> list[str]:
-        """A pytest to be run beside, by ``begin``, and looked at by ``judge``; what failed before is forgotten."""
-        argv = [str(tools / "python"), "-m", "pytest", *args, *self.pytest_args]
-        return with_cache(argv, self.work / f"pytest-cache-{cache}")
-
-    def begin(self, name: str, argv: list[str], env: dict[str, str], niceness: int = 0) -> Beside:
-        log = self.work / f"{name}.log"
-        return Beside(argv, log, cwd=REPO, env=env, timeout_s=5400, niceness=niceness)
-
-    def judge(self, argv: list[str], code: int, closing: str, env: dict[str, str]) -> bool:
-        return self.report.judge(argv, code, closing, cwd=REPO, env=env, timeout_s=3600)
 
     def command(self, *argv: str, extra_env: dict[str, str] | None = None, timeout_s: float = 1200) -> bool:
         return stream(list(argv), cwd=REPO, env={**self.env, **(extra_env or {})}, timeout_s=timeout_s)[0] == 0
@@ -157,46 +146,60 @@ class TestRun:
         self.report.part("packaging tests", lambda: self.pytest(self.debian(), "tests/packaging", "-q"))
 
     def native(self) -> None:
-        """The live tests, with the parts beside them that were asked for, too: the unit tests in the time that nobody
-        else wants, those in containers when the native ones that run alone are over.
-        """
-        if "unit" in self.with_native:
-            self.beside["unit tests"] = self._begin_part("unit", "--unit", niceness=10)
-        then = self._begin_containers if "docker" in self.with_native else None
-        self.report.part("live tests, native clusters", NativeTests(self, then).work)
+        """Two clusters side by side: the quick one with lanes, and one with Slurm's own timers."""
+        self.report.part("live tests, native cluster", self._native)
 
-    def _begin_part(self, name: str, *options: str, niceness: int = 0) -> Beside:
-        """Another test run beside this one, with the environments that are there already."""
-        work = self.work / name
-        work.mkdir(exist_ok=True)
-        for stamp in self.work.glob("venv-*/.installed"):
-            link = work / stamp.parent.name
-            if not link.exists():
-                link.symlink_to(stamp.parent)
-        argv = [SCRIPT, "test", *options, "--", *self.pytest_args]
-        return self.begin(name, argv, {**self.env, "MINI_SLURM_TEST_DIR": str(work)}, niceness)
+    def _native(self) -> bool:
+        tools = self.debian()
+        packages.ensure({"gdb": "gdb", "git": "git"})  # back traces of core files, and what a work directory is under
+        quick, slow = ["--name", self.name("test")], ["--name", self.name("slow")]
+        options = ["--native", "--fresh", "--extra", "demo"]
+        try:
+            up = self.command(SCRIPT, "up", *quick, *options, "--nodes", str(NODES), "--lanes", str(LANES))
+            if not up:
+                return False
+            if not self.command(SCRIPT, "up", *slow, *options, "--timers", "default", "--no-venv"):
+                return False
+            shared = directory(self.name("slow")) / "venv"
+            if not shared.exists():
+                shared.symlink_to(directory(self.name("test")) / "venv")
+            return self.command(SCRIPT, "env", *slow) and self._both(tools)
+        finally:
+            self.command(SCRIPT, "down", *quick)
+            self.command(SCRIPT, "down", *slow)
 
-    def finish_beside(self) -> None:
-        """Wait for the parts that run beside; a part of the report for each."""
-        for name, other in self.beside.items():
+    def _both(self, tools: Path) -> bool:
+        """The tests for the slow cluster run meanwhile; their output is shown at the end, and they may run again."""
+        slow_tests, slow_env = _live("default_timers"), self._live_env("slow")
+        argv = [str(tools / "python"), "-m", "pytest", "-p", "no:cacheprovider", *slow_tests]
+        with self._beside("live-default-timers", argv, slow_env, 3000) as slow:
+            good = self._quick(tools)
+            print("--- the same cluster with Slurm's own timers, run meanwhile ---", flush=True)
+            code, lines = slow.finish()
+        if code == 0:
+            return self.report.count_run(code, lines) and good
+        return self.pytest(tools, *slow_tests, extra_env=slow_env) and good
 
-            def work(other: Beside = other) -> bool:
-                return self.report.count_run(*other.finish())
+    def _quick(self, tools: Path) -> bool:
+        env = self._live_env("test")
+        lanes = [f"-n{LANES}", "--maxschedchunk=1", "--durations=15"]
+        good = self.pytest(tools, *_live("not default_timers and not whole_cluster"), *lanes, extra_env=env)
+        if self.containers_beside:
+            self._start_containers()
+        print("--- those that stop daemons, or want the machine for themselves, one after the other ---", flush=True)
+        alone = [*_live("not default_timers and whole_cluster"), "--durations=15"]
+        return self.pytest(tools, *alone, extra_env=env) and good
 
-            self.report.part(f"{name}, begun beside the native ones", work)
+    def _beside(self, name: str, argv: list[str], env: dict[str, str], timeout_s: float) -> Beside:
+        return Beside(argv, self.work / f"{name}.log", cwd=REPO, env=env, timeout_s=timeout_s)
 
     def name(self, kind: str) -> str:
         """A cluster name that no other test run on this machine uses, as each has a work directory of its own."""
         number = zlib.crc32(str(self.work).encode())
         return f"{kind}-" + "".join(chr(ord("a") + number // 26**i % 26) for i in range(4))
 
-    def directory(self, kind: str) -> Path:
-        """Where the cluster of that name lies."""
-        base = Path(os.environ.get("MINI_SLURM_DIR") or DEFAULT_DIR).resolve()
-        return base.with_name(f"{base.name}-{self.name(kind)}")
-
-    def live_env(self, kind: str) -> dict[str, str]:
-        return {**self.env, "MINI_SLURM_JSON": str(self.directory(kind) / "cluster.json")}
+    def _live_env(self, kind: str) -> dict[str, str]:
+        return {**self.env, "MINI_SLURM_JSON": str(directory(self.name(kind)) / "cluster.json")}
 
     def demo(self) -> None:
         name = ["--name", self.name("demo")]
@@ -209,13 +212,23 @@ class TestRun:
 
         self.report.part("demo, native cluster", work)
 
-    def _begin_containers(self) -> None:
+    def _start_containers(self) -> None:
         for release in self.slurm_releases:
-            name = f"live tests, containers with Slurm {release}"
-            self.beside[name] = self._begin_part(f"containers-{release}", "--docker", "--slurm", release)
+            argv = [SCRIPT, "test", "--docker", "--slurm", release, "--", *self.pytest_args]
+            env = {**self.env, "MINI_SLURM_TEST_DIR": str(self.work / f"containers-{release}")}
+            self.beside[release] = self._beside(f"live-containers-{release}", argv, env, 3600)
+
+    def _finish_beside(self, release: str) -> bool:
+        code, lines = self.beside[release].finish()
+        return self.report.count_run(code, lines)
 
     def docker(self) -> None:
         """The subset that needs no native cluster, with Compose; an engine is started if none answers."""
+        for release in self.beside:
+            name = f"live tests, containers with Slurm {release}, begun beside the native ones"
+            self.report.part(name, partial(self._finish_beside, release))
+        if self.beside:
+            return
         try:
             with engine.running():
                 for release in self.slurm_releases:
@@ -230,14 +243,24 @@ class TestRun:
         size = ["--nodes", str(BOX_NODES), "--lanes", str(BOX_LANES)]
         chosen = "not native_only and not default_timers" if "SLURMTRAIN_LONG_TESTS" in os.environ else "docker_too"
         lanes = [f"-n{BOX_LANES}", "--maxschedchunk=1", "--durations=15"]
-        tools, env = self.debian(), self.live_env("box")
+        tools, env = self.debian(), self._live_env("box")
         try:
             if not self.command(SCRIPT, "up", *name, *options, *size, timeout_s=2400):
                 return False
-            good = self.pytest(tools, *live(f"{chosen} and not whole_cluster"), *lanes, extra_env=env)
-            return self.pytest(tools, *live(f"{chosen} and whole_cluster"), extra_env=env) and good
+            good = self.pytest(tools, *_live(f"{chosen} and not whole_cluster"), *lanes, extra_env=env)
+            return self.pytest(tools, *_live(f"{chosen} and whole_cluster"), extra_env=env) and good
         finally:
             self.command(SCRIPT, "down", *name)
+
+
+def _live(selection: str) -> list[str]:
+    return ["tests/live", "-m", selection, "-v"]
+
+
+def directory(name: str) -> Path:
+    """Where the cluster of that name lies."""
+    base = Path(os.environ.get("MINI_SLURM_DIR") or "/opt/mini-slurm").resolve()
+    return base.with_name(f"{base.name}-{name}")
 
 
 def tracked_files() -> list[Path]:
@@ -292,27 +315,17 @@ def run(args: argparse.Namespace) -> int:
             f"the parts {', '.join(needs_root)} need root; --lint, --unit, --browser and --packaging do not."
         )
     releases = (args.slurm,) if args.slurm else ("24.11",)
-    beside = frozenset(selected) & {"unit", "docker"} if "native" in selected else frozenset()
+    beside = {"native", "docker"} <= set(selected)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     test_run = TestRun(Report(), work_directory(), releases, tuple(args.pytest_args), beside)
     try:
         with alone(test_run.work):
-            _run_parts(test_run, selected)
+            for part in selected:
+                getattr(test_run, part)()
     except KeyboardInterrupt:
         print("mini-slurm: interrupted", file=sys.stderr)
         test_run.report.rows.append(("interrupted", False, 0.0))
-    return test_run.report.close()
-
-
-def _run_parts(test_run: TestRun, selected: list[str]) -> None:
-    """One after the other, those that run beside the native ones last; at the end nothing of them runs any more."""
-    try:
-        for part in selected:
-            if part not in test_run.with_native:
-                getattr(test_run, part)()
-        test_run.finish_beside()
-        if "docker" in test_run.with_native and not any("containers" in name for name in test_run.beside):
-            test_run.docker()  # the native ones did not get so far
     finally:
         for other in test_run.beside.values():
             other.stop()
+    return test_run.report.close()

@@ -59,37 +59,3 @@ def test_what_takes_too_long_is_ended(tmp_path: Path) -> None:
         code, lines = part.finish()
     assert code != 0
     assert lines[:1] in ([], ["begun"])
-
-
-def test_what_follows_begins_when_it_has_ended_by_itself(tmp_path: Path) -> None:
-    followed: list[float] = []
-    with beside(tmp_path, "import time; time.sleep(0.3)") as part:
-        begun = time.monotonic()
-        part.then(lambda: followed.append(time.monotonic()))
-        part.finish()
-    assert len(followed) == 1
-    assert followed[0] >= begun
-
-
-def test_nothing_follows_what_was_stopped(tmp_path: Path) -> None:
-    followed: list[int] = []
-    with beside(tmp_path, "import time; time.sleep(60)") as part:
-        part.then(lambda: followed.append(1))
-    assert followed == []
-
-
-def test_what_may_wait_gets_the_time_that_nobody_wants(tmp_path: Path) -> None:
-    """Also in a session of its own, which the kernel may weigh as a whole."""
-    program = (
-        "import os, sys\n"
-        "from pathlib import Path\n"
-        "sys.path.insert(0, sys.argv[1])\n"
-        "from minislurm.report import stream\n"
-        "look = 'import os, pathlib, time; time.sleep(0.5); p = pathlib.Path(\"/proc/self/autogroup\");'\n"
-        "look += 'print(os.nice(0), p.read_text().split()[-1] if p.exists() else 19)'\n"
-        "stream([sys.executable, '-c', look], cwd=Path('/'), env=dict(os.environ), timeout_s=30)\n"
-    )
-    lib = str(Path(__file__).parents[3] / "docker" / "lib")
-    argv = [sys.executable, "-c", program, lib]
-    with Beside(argv, tmp_path / "log", cwd=tmp_path, env=dict(os.environ), timeout_s=60, niceness=19) as part:
-        assert part.finish() == (0, ["19 19"])
