@@ -35,26 +35,22 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 _LOOK_S = 1.0  # how often rank 0 looks for the stop file, at most
 _OTHERS_LOOK_S = 20.0  # the others: a file system's metadata server has better to do than thousands of looks a second
 _BEAT_S = 10.0  # how often a heartbeat is written, at most
 _HERE_S = 1.0  # how often a rank says on its own node where it is, at most
 _LEFT_S = 86400.0  # a save that has written nothing for so long is over
-_MANY = 64  # files that are flushed one after the other, at most
 _OLD = ".old-"  # what a save replaces, in its hidden folder
 _HIDDEN = re.compile(r"\..+\.([0-9a-f]{8})\.(\d+)\.(\d+)\.[\w-]*\.\d+\.[0-9a-f]{16}\.tmp", re.ASCII | re.DOTALL)
 _TERM_S = 1.0  # after SIGTERM: how long the companion may take to say that the whole job got it
 
-_Number = TypeVar("_Number", int, float)
-
 _asked = False
 _listens = False
-_term_pipe: int | None = None  # what comes by SIGTERM goes through it to a thread
 _looked_at = -1e9
 _beat_at = -1e9
 _save_s: float | None = None  # how long the last save took
@@ -71,7 +67,11 @@ def active() -> bool:
 
 def rank() -> int:
     """This process' rank, 0 where there is only one."""
-    text = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"
+    return _whole_number("RANK") or _whole_number("SLURM_PROCID")
+
+
+def _whole_number(name: str) -> int:
+    text = os.environ.get(name, "")
     return int(text) if text.isdecimal() and len(text) < 10 else 0
 
 
@@ -120,20 +120,24 @@ def _outlive_term() -> None:
     Where it comes to the ranks alone one of them has failed, and it ends them as ever. A thread waits to learn which it
     is, for a main thread that stands in a collective runs no handler.
     """
-    global _term_pipe  # noqa: PLW0603
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
-    _term_pipe = writing
 
     def on_term(_number: int, _frame: FrameType | None) -> None:
         with contextlib.suppress(OSError):
             os.write(writing, b"\0")  # the number of no signal
 
+    def in_a_child() -> None:  # it dies of SIGTERM as ever, and does not wake its rank
+        if (other := signal.set_wakeup_fd(-1)) != writing:
+            signal.set_wakeup_fd(other)
+        if signal.getsignal(signal.SIGTERM) is on_term:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
     marks = _TermMarks(_TERM_S)
     signal.signal(signal.SIGTERM, on_term)
-    other = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    if other != -1:
+    if (other := signal.set_wakeup_fd(writing, warn_on_full_buffer=False)) != -1:
         signal.set_wakeup_fd(other)
+    os.register_at_fork(after_in_child=in_a_child)
     threading.Thread(target=_hear_term, args=(reading, on_term, marks), name="slurmtrain-term", daemon=True).start()
 
 
@@ -170,14 +174,12 @@ class _TermMarks:
     def tell_of_this(self) -> bool:
         began = time.monotonic()
         while True:
+            is_late = time.monotonic() - began >= _TERM_S  # before the look: others may keep the interpreter for long
             mark = _find_term_mark()
             if mark not in (0.0, self._last):
                 self._last, self._at = mark, time.monotonic()
-                return True
-            if began - self._at < self._again_s:  # the mark may have come to another call of this
-                return True
-            if time.monotonic() - began >= _TERM_S:
-                return False
+            if is_late or began - self._at <= self._again_s:  # or it came to another call of this
+                return began - self._at <= self._again_s
             time.sleep(0.02)
 
 
@@ -185,8 +187,8 @@ def _find_term_mark() -> float:
     """When the node's companion got SIGTERM for the last time; 0 for never."""
     folder = os.environ.get("SLURMTRAIN_BEATS", "")
     with contextlib.suppress(OSError):
-        at = os.stat(f"{folder}/{_node()}@term").st_mtime  # noqa: PTH116
-        return at if _is_private(folder) else 0.0
+        if _is_private(folder):
+            return os.stat(f"{folder}/{_node()}@term").st_mtime  # noqa: PTH116
     return 0.0
 
 
@@ -199,18 +201,6 @@ def _die_of_term() -> NoReturn:
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(1)
     os._exit(128 + signal.SIGTERM)
-
-
-def _after_fork() -> None:
-    """A child dies of SIGTERM as ever, and does not wake its rank."""
-    _prepare_workers()
-    if _term_pipe is None:
-        return
-    other = signal.set_wakeup_fd(-1)
-    if other != _term_pipe:
-        signal.set_wakeup_fd(other)
-    if getattr(signal.getsignal(signal.SIGTERM), "__module__", "") == __name__:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _prepare_workers() -> None:
@@ -233,7 +223,7 @@ def _prepare_workers() -> None:
 
 
 if active():
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(after_in_child=_prepare_workers)
     _prepare_workers()  # where this is a worker that was not forked
 
 
@@ -299,8 +289,7 @@ def _gpu(cuda: Any) -> int:
     held = [cuda.memory_reserved(number) if cuda.is_initialized() else 0 for number in range(count)]
     if current or any(held):
         return int(current or held.index(max(held)))
-    text = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or ""
-    return int(text) % max(count, 1) if text.isdecimal() and len(text) < 10 else 0
+    return (_whole_number("LOCAL_RANK") or _whole_number("SLURM_LOCALID")) % max(int(count), 1)
 
 
 def _any_process_of_jax(asked: bool) -> bool:
@@ -347,7 +336,7 @@ def _beat(step: int | None, pause_s: float, values: dict[str, float]) -> None:
     os.replace(temporary, path)  # noqa: PTH105
 
 
-def _as_number(kind: Callable[[Any], _Number], value: Any) -> _Number | None:
+def _as_number(kind: type, value: Any) -> Any:
     """None for what is none: the rest of a heartbeat tells something without it. A tensor may raise anything."""
     with contextlib.suppress(Exception):
         return kind(value)
@@ -374,9 +363,8 @@ def _say_here(step: int, busy_s: float | None) -> None:
     if 0 <= before < step:
         pace = f"{(now - since) / (step - before):.6f}"
     _here = (now, step, since if step == before else now, pace)  # several batches may make a step
-    with contextlib.suppress(OSError, ValueError):
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(folder, 0o700)  # noqa: PTH102
+    with contextlib.suppress(OSError):
+        os.makedirs(folder, 0o700, exist_ok=True)  # noqa: PTH103
         if not _is_private(folder):
             return
         name = f"{folder}/{_node()}@{rank()}"
@@ -454,10 +442,7 @@ def _hidden_beside(final: Path) -> Path:
 
 
 def _clear_leftovers(final: Path) -> None:
-    """Once in a process and folder: put in place, or remove, what saves left that were killed.
-
-    Before anything is written, for the disk may be full of them.
-    """
+    """Once in a process and folder: put in place, or remove, what killed saves left; the disk may be full of it."""
     parent = final.parent
     if str(parent) in _cleared:
         return
@@ -564,13 +549,11 @@ def _sync_all(top: Path) -> None:
         _turn_to_final(link, top)
     files = [path for path in files if stat.S_ISREG(path.lstat().st_mode)]
     try:
-        if len(files) < _MANY:
-            raise RuntimeError
         from concurrent.futures import ThreadPoolExecutor
 
         with ThreadPoolExecutor(16) as pool:  # 10,000 one after the other take a parallel file system minutes
             list(pool.map(_sync, files))
-    except RuntimeError:  # few; or the interpreter is ending, and starts no thread any more
+    except RuntimeError:  # the interpreter is ending, and starts no thread any more
         for path in files:
             _sync(path)
     for path in reversed(folders):
