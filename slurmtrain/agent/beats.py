@@ -27,40 +27,47 @@ _PREFIX = "slurmtrain-beats-"
 _FILE = re.compile(r"(.{1,200})@([0-9]{1,7})", re.ASCII)
 _MAX_FILES = 4096
 _MAX_BYTES = 256
+_MAX_LOOKS = 8  # of processes that end meanwhile
 _MAX_RANKS = 16  # of one node, in its file on shared storage
 _OLD_S = 86400.0  # what a companion left that was killed
 
 
 class NodeBeats:
-    """The heartbeats of the ranks of one node, for its companion."""
+    """The heartbeats of the ranks of one node, for its companion. ``folder`` is that of the newest launch seen here."""
 
     def __init__(self, node: str, job_id: str) -> None:
         self._node = node
         self._job_id = job_id
-        self._folder = ""
+        self._launch = ""
+        self.folder = ""
+
+    def see(self, ranks: Sequence[Process]) -> None:
+        """Learn the folder of the newest launch among these processes; those of the ones before are removed."""
+        launch = newest_launch(ranks)
+        if launch == self._launch:
+            return
+        for process in [process for process in ranks if process.launch == launch][:_MAX_LOOKS]:
+            if folder := read_environ(process.pid).get(BEATS, ""):
+                self._launch, self.folder = launch, folder
+                self.remove(but=folder)
+                return
 
     def read(self, ranks: Sequence[Process]) -> list[Pace]:
-        """Of the newest launch among these processes; the files of the one before are removed."""
-        key = newest_launch(ranks)
-        pid = next((process.pid for process in ranks if process.launch == key), None)
-        folder = read_environ(pid).get(BEATS, "") if pid is not None else ""
-        if folder and folder != self._folder:
-            self._folder = folder
-            self.remove(but=folder)
-        return read_paces(folder, self._node) if folder else []
+        """Of the newest launch among these processes."""
+        self.see(ranks)
+        return read_paces(self.folder, self._node) if ranks and newest_launch(ranks) == self._launch else []
 
-    def tell_term(self, ranks: Sequence[Process]) -> None:
+    def tell_term(self) -> None:
         """Slurm signalled the whole job and not the ranks alone: they may save. Never raises.
 
-        ``slurmtrain.training`` waits a second for this mark.
+        ``slurmtrain.training`` waits a second for this mark, and takes each for one signal.
         """
-        self.read(ranks)
         with contextlib.suppress(OSError, ValueError):
-            if self._folder:
+            if self.folder:
                 with contextlib.suppress(FileExistsError):
-                    os.mkdir(self._folder, 0o700)  # noqa: PTH102
-                if _is_ours(self._folder):
-                    Path(self._folder, f"{self._node}@{TERM}").touch()
+                    os.mkdir(self.folder, 0o700)  # noqa: PTH102
+                if _is_ours(self.folder):
+                    Path(self.folder, f"{self._node}@{TERM}").touch()
 
     def report(self, ranks: Sequence[Process]) -> dict[str, Any]:
         """For the node's file: ``launch``, and ``paces``, rows of rank, step, when, seconds per step, seconds at work.
@@ -78,7 +85,7 @@ class NodeBeats:
     def remove(self, but: str = "") -> None:
         """Those of all launches of the job: a short one came and went between two looks."""
         found = [str(path) for place in _PLACES for path in place.glob(f"{_PREFIX}{os.geteuid()}-{self._job_id}.*")]
-        for folder in {*found, self._folder} - {but, ""}:
+        for folder in {*found, self.folder} - {but, ""}:
             remove_beats(folder, self._node)
 
 

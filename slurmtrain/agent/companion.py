@@ -76,7 +76,7 @@ class Companion:
         self._stop_wanted = False
         self._stop_launch = ""  # the one that is to stop
         self._terminated_at: float | None = None
-        self._term_untold = False
+        self._term_unmarked = self._term_untold = False
         self._dismissed = False
         self._wake = Wake()
 
@@ -94,6 +94,7 @@ class Companion:
         beat = time.monotonic()
         delivered: set[int] = set()
         while True:
+            self._mark_term()
             if not self._agent.alive:
                 self._fence.hurry()
             if self._fence.closed:
@@ -117,12 +118,19 @@ class Companion:
                 self._report("here")
             self._wake.sleep(_TICK_S, self._words.fileno)
 
+    def _mark_term(self) -> None:
+        """Before all else: the ranks wait a second for it, and a look at all processes of a big node takes its time."""
+        if self._term_unmarked:
+            self._term_unmarked = False
+            self._beats.tell_term()
+            before, _ = self._beats.folder, self._ranks()
+            if self._beats.folder != before:  # of a launch that has just begun
+                self._beats.tell_term()
+
     def _hear_term(self) -> None:
         if self._term_untold:
             self._term_untold = False
-            ranks = self._ranks()
-            self._beats.tell_term(ranks)
-            tell(TOLD_TO_END, newest_launch(ranks) or f"{self._attempt.number}.0", self._node)
+            tell(TOLD_TO_END, newest_launch(self._ranks()) or f"{self._attempt.number}.0", self._node)
         self._scenes.on_term()
 
     def _hear_request(self) -> None:
@@ -183,6 +191,7 @@ class Companion:
     def _ranks(self) -> list[Process]:
         found = find_launch_processes(self._raw_job_id, self._attempt.number)
         self._scenes.see(found)
+        self._beats.see(found)
         return found
 
     def _end_ghosts(self) -> None:
@@ -197,7 +206,7 @@ class Companion:
         self._dismissed = True
 
     def _on_term(self, _number: int, _frame: FrameType | None) -> None:
-        self._stop_wanted = self._term_untold = True
+        self._stop_wanted = self._term_unmarked = self._term_untold = True
         if self._terminated_at is None:
             self._terminated_at = time.monotonic()
             self._agent.tell()
