@@ -77,6 +77,7 @@ class Companion:
         self._stop_launch = ""  # the one that is to stop
         self._terminated_at: float | None = None
         self._term_unmarked = self._term_untold = False
+        self._marked = ""  # the folder of the ranks that were told of the last TERM
         self._dismissed = False
         self._wake = Wake()
 
@@ -119,13 +120,12 @@ class Companion:
             self._wake.sleep(_TICK_S, self._words.fileno)
 
     def _mark_term(self) -> None:
-        """Before all else: the ranks wait a second for it, and a look at all processes of a big node takes its time."""
+        """For a launch that had not been seen yet when the signal came."""
         if self._term_unmarked:
-            self._term_unmarked = False
-            self._beats.tell_term()
-            before, _ = self._beats.folder, self._ranks()
-            if self._beats.folder != before:  # of a launch that has just begun
+            self._ranks()
+            if self._beats.folder not in ("", self._marked):
                 self._beats.tell_term()
+            self._term_unmarked = False
 
     def _hear_term(self) -> None:
         if self._term_untold:
@@ -206,6 +206,8 @@ class Companion:
         self._dismissed = True
 
     def _on_term(self, _number: int, _frame: FrameType | None) -> None:
+        self._beats.tell_term()  # at once: the ranks wait a second, and a look at all processes may take as long
+        self._marked = self._beats.folder
         self._stop_wanted = self._term_unmarked = self._term_untold = True
         if self._terminated_at is None:
             self._terminated_at = time.monotonic()

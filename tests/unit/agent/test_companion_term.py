@@ -17,10 +17,14 @@ from rank_processes import JOB, Ranks
 from slurmtrain.agent.beats import beats_folder
 
 COMPANION = """
-import os, sys
+import os, sys, time
 from pathlib import Path
-from slurmtrain.agent.companion import run_companion
-run_companion(Path(sys.argv[1]), 0, os.environ)
+from slurmtrain.agent import companion
+def find(*rest):
+    time.sleep(LOOK_S)
+    return real(*rest)
+companion.find_launch_processes, real = find, companion.find_launch_processes
+companion.run_companion(Path(sys.argv[1]), 0, os.environ)
 """
 RANK = """
 import sys, time
@@ -32,14 +36,18 @@ while not should_stop() and time.monotonic() < until: time.sleep(0.02)
 """
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_a_rank_outlives_the_term_that_its_companion_gets_too(tmp_path: Path, ranks: Ranks, whole: bool) -> None:
+@pytest.mark.parametrize(("whole", "look_s"), [(True, 0), (True, 1.5), (False, 0)])
+def test_a_rank_outlives_the_term_that_its_companion_gets_too(
+    tmp_path: Path, ranks: Ranks, whole: bool, look_s: float
+) -> None:
+    """A look at all processes of a node may take as long as the ranks wait for the mark."""
     scene = Scene(tmp_path)
     scene.claim()
     folder = beats_folder(JOB, "0.1")
     rank = ranks.start(ranks.python(RANK), SLURMTRAIN_RUN_ID="r", SLURMTRAIN_BEATS=str(folder), SLURMD_NODENAME="n1")
     env = {**os.environ, "SLURM_JOB_ID": JOB, "SLURMD_NODENAME": "n1"}
-    companion = subprocess.Popen([sys.executable, "-c", COMPANION, str(scene.run.path)], env=env, stdin=subprocess.PIPE)
+    code = COMPANION.replace("LOOK_S", str(look_s))
+    companion = subprocess.Popen([sys.executable, "-c", code, str(scene.run.path)], env=env, stdin=subprocess.PIPE)
     try:
         reported, deadline = scene.attempt.nodes / "n1.json", time.monotonic() + 60
         while not reported.exists():
