@@ -320,13 +320,13 @@ def test_room_is_made_before_anything_is_written(tmp_path: Path) -> None:
     env = {"SLURMTRAIN_RUN_ID": "r1", "SLURMTRAIN_ATTEMPT": "0"}
     leave(tmp_path, **env, SLURMTRAIN_LAUNCH="0")
     code = """
-import errno, os
-real = os.mkdir
-def mkdir(path, *rest):
-    if os.listdir("c"):
+import errno, os, pathlib
+real = pathlib.Path.mkdir
+def mkdir(path, *rest, **more):
+    if path.name.startswith(".") and os.listdir("c"):
         raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
-    real(path, *rest)
-os.mkdir = mkdir
+    real(path, *rest, **more)
+pathlib.Path.mkdir = mkdir
 """
     run(code + SAVE, tmp_path, **env, SLURMTRAIN_LAUNCH="1")
     assert [path.name for path in (tmp_path / "c").iterdir()] == ["step-9.pt"]
