@@ -207,7 +207,7 @@ def _prepare_workers() -> None:
     """A worker of torch's DataLoader is to outlive the SIGTERM that its rank outlives.
 
     Otherwise the rank would fail for the loss of it before it can save. torch sets the handler of its workers itself.
-    A second one for a mark is the rank's, which ends it; or torchrun's, which signals the workers, too.
+    A second one for a mark is the rank's, which ends it; torchrun's, to the group of its rank, must not come here.
     """
     handlers = sys.modules.get("torch.utils.data._utils.signal_handling")
     set_handlers = getattr(handlers, "_set_worker_signal_handlers", None)
@@ -216,7 +216,10 @@ def _prepare_workers() -> None:
 
     def set_all_handlers() -> None:
         set_handlers()
-        marks = _TermMarks(_TERM_S if os.environ.get("TORCHELASTIC_RUN_ID") else 0.0)
+        if os.environ.get("TORCHELASTIC_RUN_ID"):
+            with contextlib.suppress(OSError):
+                os.setpgid(0, 0)
+        marks = _TermMarks(0.0)
         signal.signal(signal.SIGTERM, lambda *_: marks.tell_of_this() or _die_of_term())
 
     handlers._set_worker_signal_handlers = set_all_handlers  # type: ignore[union-attr]

@@ -176,14 +176,13 @@ print(worker.exitcode, flush=True)
 
 @pytest.mark.parametrize("launcher", ["srun", "torchrun"])
 def test_a_data_loaders_worker_outlives_what_its_rank_outlives(tmp_path: Path, launcher: str) -> None:
-    """torchrun hands the signal on to the workers, too; a later one is of the rank, which ends its worker."""
+    """torchrun hands the signal on to the group of its rank; another one is of the rank, which ends its worker."""
     more = {"TORCHELASTIC_RUN_ID": "x"} if launcher == "torchrun" else {}
     rank = listener(tmp_path, WORKER, **more)
     assert rank.stdout is not None
     worker = int(rank.stdout.readline())
-    for _ in range(2 if more else 1):
-        os.kill(worker, signal.SIGTERM)
-        time.sleep(0.05)
+    assert (os.getpgid(worker) == os.getpgid(rank.pid)) == (launcher == "srun")
+    os.kill(worker, signal.SIGTERM)
     (tmp_path / "beats/n1@term").touch()
     with pytest.raises(subprocess.TimeoutExpired):
         rank.wait(2)
