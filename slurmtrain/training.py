@@ -22,6 +22,7 @@ asked to stop, nothing is resumed, nothing is written but what ``atomic_save`` i
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import json
@@ -101,6 +102,7 @@ def listen() -> None:
             before(number, frame)
 
     signal.signal(signal.SIGUSR2, on_signal)
+    atexit.register(signal.signal, signal.SIGUSR2, signal.SIG_IGN)  # a process that leaves has no handlers in the end
     if os.environ.get("SLURMTRAIN_BEATS") and not _is_caught(signal.SIGTERM):
         _outlive_term()
 

@@ -105,7 +105,8 @@ def send_stop_signal(processes: Iterable[Process], number: int, already: Contain
     reached = []
     for process in by_pid.values():
         topmost = not any(catches(ancestor, number) for ancestor in _ancestors(process, by_pid))
-        if process.pid not in already and catches(process, number) and topmost and _kill(process, number):
+        listens = process.pid not in already and topmost and catches(process, number)
+        if listens and _caught_mask(process.pid) >> (number - 1) & 1 and _kill(process, number):  # still: it may leave
             reached.append(process.pid)
     return reached
 

@@ -47,6 +47,23 @@ def test_asked_to_stop_by_signal_or_file(way: str, tmp_path: Path) -> None:
     assert said(process) == {"signal": "mine too\nleaves: None", "file": "leaves: time_limit"}[way]
 
 
+def test_a_stop_signal_that_comes_while_it_leaves_already_does_not_kill_it(tmp_path: Path) -> None:
+    code = """
+import time, helper as h
+class Slow:
+    def __del__(self, say=print, sleep=time.sleep):
+        say("late", flush=True)
+        sleep(2)
+slow = Slow()
+h.listen()
+"""
+    process = python(code, tmp_path, SLURMTRAIN_RUN_ID="r")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "late\n"
+    process.send_signal(signal.SIGUSR2)
+    said(process)
+
+
 def test_a_heartbeat_is_whole_bounded_and_of_rank_0_alone(tmp_path: Path) -> None:
     path = tmp_path / "heartbeat"
     code = "import helper as h\nfor n in range(500): h.heartbeat(step=n, loss=0.5)\nh.heartbeat(step=7, pause_s=600)"
