@@ -19,7 +19,7 @@ from slurmtrain.config.schema import all_keys
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "slurmtrain").rglob("*.py"))
 MAX_FILE, MAX_FUNCTION, MEDIAN_FUNCTION = 350, 40, 10
-LONGER = {"slurmtrain/training.py": 700}  # one file by contract: it is copied beside training code
+LONGER = {"slurmtrain/training.py": 720}  # one file by contract: it is copied beside training code
 
 
 def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
