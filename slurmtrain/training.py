@@ -370,21 +370,19 @@ def _say_here(step: int, busy_s: float | None) -> None:
     _here = (now, step, since if step == before else now, pace)  # several batches may make a step
     with contextlib.suppress(OSError):
         os.makedirs(folder, 0o700, exist_ok=True)  # noqa: PTH103
-        if not _is_private(folder):
-            return
-        name = f"{folder}/{_node()}@{rank()}"
-        busy = "-" if (seconds := _as_number(float, busy_s)) is None else f"{seconds:.6f}"
-        Path(f"{name}.tmp").write_text(f"{step} {time.time():.3f} {pace} {busy}\n", encoding="ascii")
-        os.replace(f"{name}.tmp", name)  # noqa: PTH105
+        if _is_private(folder):
+            name = f"{folder}/{_node()}@{rank()}"
+            busy = "-" if (seconds := _as_number(float, busy_s)) is None else f"{seconds:.6f}"
+            Path(f"{name}.tmp").write_text(f"{step} {time.time():.3f} {pace} {busy}\n", encoding="ascii")
+            os.replace(f"{name}.tmp", name)  # noqa: PTH105
 
 
 def _is_private(folder: str) -> bool:
     """Whether it is of this user alone: /dev/shm is open to everybody."""
-    try:
+    with contextlib.suppress(OSError):
         info = os.lstat(folder)
-    except (OSError, ValueError):
-        return False
-    return info.st_uid == os.geteuid() and stat.S_ISDIR(info.st_mode) and not info.st_mode & 0o077
+        return info.st_uid == os.geteuid() and stat.S_ISDIR(info.st_mode) and not info.st_mode & 0o077
+    return False
 
 
 def done() -> None:
@@ -517,20 +515,19 @@ def _put(new: Path, final: Path) -> None:
 
 def _exchange(one: Path, other: Path) -> bool:
     """Swap two paths at once (Linux 3.15, not on NFS); False where that is refused."""
-    try:
+    with contextlib.suppress(ImportError, OSError, AttributeError, TypeError):
         import ctypes
 
         swap = ctypes.CDLL(None, use_errno=True).renameat2
         here, flag = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
         return bool(swap(here, os.fsencode(one), here, os.fsencode(other), ctypes.c_uint(flag)) == 0)
-    except (ImportError, OSError, AttributeError, TypeError):
-        return False
+    return False
 
 
 def _is_overtaken() -> bool:
     """Whether Slurm began another execution of the run after this one. False where that cannot be told."""
     attempts = Path(os.environ.get("SLURMTRAIN_RUN_DIR", "."), "attempts")
-    try:
+    with contextlib.suppress(KeyError, TypeError, ValueError, OSError):
         number = int(os.environ["SLURMTRAIN_ATTEMPT"])
         mine = json.loads((attempts / f"{number:03d}" / "owner.json").read_bytes())
         for later in range(number + 1, number + 20):
@@ -538,8 +535,6 @@ def _is_overtaken() -> bool:
             key = "restart_count" if str(other["job_id"]) == str(mine["job_id"]) else "submission"
             if mine[key] < other[key]:
                 return True
-    except (KeyError, TypeError, ValueError, OSError):
-        return False
     return False
 
 
