@@ -52,7 +52,7 @@ FENCE_S = 15.0
 TASKS_S = 5.0  # between looks at the tasks of the launch on this node
 _TICK_S = 1.0
 _STDIN = 0
-_LINGER_S = 20.0  # after TERM, at most this long for the ranks to be gone
+_LINGER_S = 20.0  # after TERM, at most this long for a scene when the ranks are gone
 
 
 class Companion:
@@ -185,8 +185,9 @@ class Companion:
         return set(send_stop_signal(mine, self._signal, already))
 
     def _may_leave(self, terminated_at: float) -> bool:
+        """Not while a rank lives: a grace time may be long, and Slurm sends TERM once more at its end."""
         late = time.monotonic() - terminated_at > _LINGER_S
-        return late or not (self._ranks() or self._scenes.running)
+        return not self._ranks() and (late or not self._scenes.running)
 
     def _ranks(self) -> list[Process]:
         found = find_launch_processes(self._raw_job_id, self._attempt.number)
