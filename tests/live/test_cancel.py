@@ -25,7 +25,7 @@ AT_ONCE = int(os.environ.get("SLURMTRAIN_CANCELS_AT_ONCE", "6"))
 WAVE = 100  # then all are looked at, before Slurm forgets them
 SETTLE_S = 12.0
 CRASHES = 'sleep 0.4; : >"$SLURMTRAIN_CHECKPOINT_DIR/step-$(date +%s%3N)"; kill -SEGV $$'
-RETRY = {"in_place": 2, "requeues": 100, "attempts": 100, "delay_s": 0}
+RETRY = {"in_place": 1, "requeues": 100, "attempts": 100, "delay_s": 0}
 
 
 @pytest.mark.whole_cluster  # a hundred submissions want the machine for themselves
