@@ -93,12 +93,13 @@ def roll_back(
     """
     known = find_all(run.path, checkpoint)
     at = next((number for number, found in enumerate(known) if found.path == loaded), None)
+    first, end = 0, 1
     if cause == "checkpoint_corrupt":
-        bad = [at] if at is not None else []
-    else:
-        bad = list(range(at + 1)) if again and at is not None else [0][: len(known)]
-    before = known[bad[-1] + 1] if bad and bad[-1] + 1 < len(known) else None
-    for found in [known[number] for number in bad]:
+        first, end = (at, at + 1) if at is not None else (0, 0)
+    elif again and at is not None:
+        end = at + 1
+    before = known[end] if end < len(known) else None
+    for found in known[first:end]:
         unpin(run.path, checkpoint, found.path.name)
         try:
             aside = set_aside(found.path, before)

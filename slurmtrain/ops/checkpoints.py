@@ -17,6 +17,7 @@ from typing import Any
 from slurmtrain.checkpoints import tensorflow
 from slurmtrain.checkpoints.apart import check_apart
 from slurmtrain.checkpoints.find import Choice, Found, Known, checkpoint_dir, choose, list_all
+from slurmtrain.checkpoints.listing import ASIDE
 from slurmtrain.checkpoints.model import BROKEN, RESUMABLE, Health, Verdict
 from slurmtrain.checkpoints.own import OWN_FORMATS
 from slurmtrain.checkpoints.pin import find_missing, find_pinned, is_older_than_kept, pinned_names
@@ -29,7 +30,7 @@ _DEEP_S = 86400.0
 _FRESH_S = 120.0  # a broken one that is younger may still be being written by a training that runs
 _MAX_FILES = 20_000  # of one checkpoint whose sizes are added up; of a folder that are looked at
 _MAX_ASIDE = 200  # that are told of
-_ASIDE = re.compile(r"(.+?)(\.set-aside)?-\d{13}")  # as ``find.set_aside`` names them, with milliseconds
+_ASIDE = re.compile(rf"(.+?)({re.escape(ASIDE)})?-\d{{13}}")  # as ``find.set_aside`` names them, with milliseconds
 _TRAINS = frozenset({RunState.STARTING, RunState.RUNNING})
 
 
@@ -191,12 +192,12 @@ def _find_aside(view: RunView, checkpoint: Checkpoint) -> list[Aside]:
     """The newest first; several files of one checkpoint are one."""
     folder = _resolve(str(checkpoint_dir(view.run.path, checkpoint) / "_")).parent
     noted = {_resolve(e.path): e.why for e in view.events if isinstance(e, CheckpointSetAside)}
-    told = {path.parent for path in noted if path.parent.name.endswith(".set-aside")}
+    told = {path.parent for path in noted if path.parent.name.endswith(ASIDE)}
     groups: dict[tuple[Path, str], list[Path]] = {}
-    for place in {folder, folder.with_name(f"{folder.name}.set-aside"), *told}:
+    for place in {folder, folder.with_name(f"{folder.name}{ASIDE}"), *told}:
         for path in _entries(place):
             match = _ASIDE.fullmatch(path.name)
-            if match is not None and (match[2] or place.name.endswith(".set-aside")):
+            if match is not None and (match[2] or place.name.endswith(ASIDE)):
                 name = tensorflow.prefix_of(match[1]) or match[1]
                 groups.setdefault((place / name, path.name[match.end(1) :]), []).append(path)
     newest = sorted(groups.items(), key=lambda group: (group[0][1][-13:], group[0][0].name), reverse=True)
@@ -221,7 +222,7 @@ def _resolve(path: str) -> Path:
 def _entries(folder: Path) -> list[Path]:
     try:
         with os.scandir(folder) as entries:
-            return [Path(entry.path) for entry in islice(entries, _MAX_FILES) if ".set-aside" in entry.path]
+            return [Path(entry.path) for entry in islice(entries, _MAX_FILES) if ASIDE in entry.path]
     except (OSError, ValueError):  # a journal may name any nonsense
         return []
 
