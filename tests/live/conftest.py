@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
-from torch_env import formats_python, framework_python, progress_python, torch_python
+from torch_env import formats_python, framework_python, torch_python
 from transitions import check_transitions
 
-__all__ = ["formats_python", "framework_python", "progress_python", "torch_python"]
+__all__ = ["formats_python", "framework_python", "torch_python"]
 
 MARKERS = (
     "whole_cluster: stops slurmctld, slurmdbd or another daemon that all tests share; runs alone",

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import environments
 import pytest
 from ceph import Ceph
 from cluster import Cluster, wait_until
@@ -30,7 +31,8 @@ def ship_venv(cluster_session: Cluster) -> Path:
     with (venv.parent / ".venv-ship.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not stamp.exists() or stamp.read_text(encoding="utf-8") != sources:
-            _install(venv)
+            environments.create(venv)
+            environments.install(venv, [f"{REPO}[ship]"])
             stamp.write_text(sources, encoding="utf-8")
     return venv
 
@@ -43,15 +45,6 @@ def _digest() -> str:
             if path.is_file() and "__pycache__" not in path.parts:
                 digest.update(str(path.relative_to(REPO)).encode() + path.read_bytes())
     return digest.hexdigest()
-
-
-def _install(venv: Path) -> None:
-    for argv in (
-        ["/usr/bin/python3", "-m", "venv", "--clear", str(venv)],
-        [str(venv / "bin/pip"), "install", "--quiet", f"{REPO}[ship]"],
-    ):
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=1500, umask=0o022, check=False)
-        assert done.returncode == 0, (done.stderr or done.stdout)[-2000:]
 
 
 @pytest.fixture(scope="session")

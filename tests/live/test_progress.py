@@ -31,9 +31,9 @@ def steps_of(run: LiveRun) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("form", ["tqdm", "json", "keras", "trainer", "lightning"])
 def test_what_a_library_prints_tells_how_far_it_is(
-    cluster: Cluster, store: Path, progress_python: Path, form: str
+    cluster: Cluster, store: Path, framework_python: Path, form: str
 ) -> None:
-    command = [str(progress_python), str(place_programs(store) / "progress.py"), form]
+    command = [str(framework_python), str(place_programs(store) / "progress.py"), form]
     run = submit(
         cluster, store, command, nodes=1, retry={"delay_s": 0}, resources={"memory": "3G"}, scene={"enabled": False}
     )
