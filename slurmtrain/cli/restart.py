@@ -62,9 +62,9 @@ def command(
         say_note(note)
     new, job_id = prepared.run, None
     if dry_run:
-        from slurmtrain.ops.dry_run import check_with_slurm
+        from slurmtrain.ops.dry_run import try_submit
 
-        said = check_with_slurm(prepared.scripts.batch, slurm)
+        said = try_submit(prepared, slurm)
         text = f"nothing was submitted; Slurm would take it: {said}"
     else:
         accepted = submit_run(prepared, slurm, name=prepared.resolved.spec.name, tell=say_note)

@@ -89,14 +89,14 @@ def _store_of(prepared: Prepared | PreparedArray) -> Path:
 
 
 def _dry_run(prepared: Prepared | PreparedArray, slurm: SlurmClient, *, as_json: bool) -> None:
-    from slurmtrain.ops.dry_run import check_with_slurm
+    from slurmtrain.ops.dry_run import try_submit
     from slurmtrain.ops.prepare import Prepared
 
     if isinstance(prepared, Prepared):
-        name, path, batch = prepared.run.run_id, prepared.run.path, prepared.scripts.batch
+        name, path = prepared.run.run_id, prepared.run.path
     else:
-        name, path, batch = prepared.group.group_id, prepared.group.path, prepared.batch
-    said = check_with_slurm(batch, slurm)
+        name, path = prepared.group.group_id, prepared.group.path
+    said = try_submit(prepared, slurm)
     if as_json:
         print_json({"run_id": name, "job_id": None, "run_dir": str(path), "dry_run": True, "slurm": said})
     else:

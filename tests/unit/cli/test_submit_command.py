@@ -237,3 +237,18 @@ def test_a_project_folder_that_is_not_used_is_said(home: Path) -> None:
         )
         assert done.returncode == 0, done.stderr
         assert (f"{home}/work/.slurmtrain {said}" in done.stderr) is not made
+
+
+@pytest.mark.parametrize("words", [(), ("--array", "0-1")])
+def test_a_dry_run_tries_all_that_the_run_would_keep(home: Path, words: tuple[str, ...]) -> None:
+    formats = home / ".config" / "slurmtrain" / "formats"
+    formats.mkdir(parents=True)
+    (formats / "mine.py").write_text("def matches(path):\n    return False\n")
+    for more in ((), ("--dry-run",)):
+        done = run(home, "submit", *words, *more, "--", "true")
+        assert done.returncode == 5, done.stdout
+        assert (
+            "mine.py: the format mine does not load: KeyError: 'check'; it needs matches(path) and check(path, deep)"
+            in done.stderr
+        )
+        assert not (home / "argv").exists(), "Slurm was asked"
