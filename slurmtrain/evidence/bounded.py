@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 NOT_FOUND, TIMED_OUT = 127, 124
+_LOOK_S = 0.1  # how often it is looked whether one has ended whose output another process holds open
 _AFTER_KILL_S = 1.0  # one that waits in the kernel for ever is left behind
 
 
@@ -74,7 +75,11 @@ def _read(process: subprocess.Popen[bytes], deadline: float, limit: int) -> tupl
             left = deadline - time.monotonic()
             if left <= 0:
                 return bytes(kept["out"]), bytes(kept["err"]), True, False
-            for key, _ in selector.select(left):
+            ended = process.poll() is not None
+            ready = selector.select(0 if ended else min(left, _LOOK_S))
+            if ended and not ready:  # what it left running holds its output open
+                break
+            for key, _ in ready:
                 data = os.read(key.fd, 1 << 16)
                 if not data:
                     selector.unregister(key.fileobj)

@@ -72,6 +72,13 @@ def test_files_output_notes_and_failures(scene: Scene) -> None:
     assert e.notes == ("cannot run no-such-program: no-such-program: No such file or directory",)
 
 
+def test_a_program_has_ended_though_what_it_left_running_holds_its_output_open(scene: Scene) -> None:
+    body = "done = scene.run('sh', '-c', 'sleep 60 & echo told')\nprint(done.returncode, done.stdout)"
+    taken = take(scene, python("a", body))
+    assert (taken.takings[0].status, taken.takings[0].notes) == ("taken", ())
+    assert (taken.folder / "a" / "output.txt").read_text() == "0 told\n\n"
+
+
 def test_only_the_owner_may_look_in(scene: Scene) -> None:
     taken = take(scene, python("a", "scene.write('x', 'x')\nimport os\nos.chmod('x', 0o666)"))
     for path, mode in ((taken.folder.parent, 0o700), (taken.folder, 0o700), (taken.folder / "a", 0o700)):
