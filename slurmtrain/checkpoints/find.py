@@ -12,11 +12,11 @@ from pathlib import Path
 from slurmtrain.checkpoints import tensorflow
 from slurmtrain.checkpoints.apart import check_apart
 from slurmtrain.checkpoints.check import is_there
-from slurmtrain.checkpoints.listing import ASIDE, SET_ASIDE, Named, list_folder, step_of
+from slurmtrain.checkpoints.listing import SET_ASIDE, Named, list_folder, step_of
 from slurmtrain.checkpoints.model import BROKEN, RESUMABLE, Health, Verdict
 from slurmtrain.checkpoints.own import OWN_FORMATS
 from slurmtrain.checkpoints.plain import TENSOR_SUFFIXES
-from slurmtrain.checkpoints.pointers import repoint
+from slurmtrain.checkpoints.pointers import ASIDE, repoint
 from slurmtrain.core.spec import Checkpoint
 from slurmtrain.errors import StoreError
 

@@ -12,9 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from slurmtrain.checkpoints.pointers import LATEST, TENSORFLOW, TRACKER
+from slurmtrain.checkpoints.pointers import ASIDE, LATEST, TENSORFLOW, TRACKER
 
-ASIDE = ".set-aside"  # of a folder
 SET_ASIDE = f"{ASIDE}-"  # of a name
 MOST_READ = 1_000_000  # names of a folder
 MOST_LOOKED_AT = 100_000  # of them, of each kind

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from slurmtrain.hosts.files import open_file
 
+ASIDE = ".set-aside"  # what ends the name of a folder, or of a pointer, that is out of use
 LATEST = "latest"  # DeepSpeed's: a tag
 TRACKER = "latest_checkpointed_iteration.txt"  # Megatron's: a number, or "release"
 TENSORFLOW = "checkpoint"  # TensorFlow's: a table as text
@@ -93,7 +94,7 @@ def _read(path: Path) -> str | None:
 
 def _replace(path: Path, text: str | None) -> None:
     if text is None:
-        path.rename(path.with_name(f"{path.name}.set-aside"))
+        path.rename(path.with_name(f"{path.name}{ASIDE}"))
         return
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_text(text + "\n", encoding="utf-8")

@@ -17,10 +17,10 @@ from typing import Any
 from slurmtrain.checkpoints import tensorflow
 from slurmtrain.checkpoints.apart import check_apart
 from slurmtrain.checkpoints.find import Choice, Found, Known, checkpoint_dir, choose, list_all
-from slurmtrain.checkpoints.listing import ASIDE
 from slurmtrain.checkpoints.model import BROKEN, RESUMABLE, Health, Verdict
 from slurmtrain.checkpoints.own import OWN_FORMATS
 from slurmtrain.checkpoints.pin import find_missing, find_pinned, is_older_than_kept, pinned_names
+from slurmtrain.checkpoints.pointers import ASIDE
 from slurmtrain.core.decision import RunState
 from slurmtrain.core.events import CheckpointSetAside
 from slurmtrain.core.spec import Checkpoint
