@@ -1,4 +1,4 @@
-"""Saves at the end of the time limit and of a preemption's grace, on a real Slurm.
+"""Saves at the end of the time limit, in a preemption's grace, and when a node drains, on a real Slurm.
 
 One that lasts longer than the usual wait is not cut while there is time, and stays whole; one that comes too late is
 cut, is not taken for a checkpoint, and what is lost is told. Both are held against the files' times and sacct's.
@@ -17,12 +17,14 @@ from typing import Any
 
 import pytest
 from cluster import Cluster, wait_until
+from own_starts import drain
 from runs import PYTHON, LiveRun, submit
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.needs_accounting]
 
 GRACE_S = 45  # of which the last 15 are kept for ending the training, all but 5 where it saves
 SAVES_S = (35, 300)  # in the first attempt and in the second
+DRAIN_SAVES_S = (GRACE_S + 12, 300)  # nobody waits for the node so urgently: one that saves gets stop.grace_s more
 LINGERS_S = 3
 PROGRAM = """
 import io, json, os, signal, sys, time, zipfile
@@ -94,11 +96,15 @@ def notes(run: LiveRun, attempt: int) -> dict[str, Any]:
     return found
 
 
-def preempt(cluster: Cluster, run: LiveRun, attempt: int) -> None:
-    """Once it has trained a while, a job of higher priority wants its node."""
+def wait_trained(run: LiveRun, attempt: int) -> None:
+    """Until it is well behind a save."""
     wait_until(lambda: "starts" in notes(run, attempt), 90, f"attempt {attempt} starts")
     due = notes(run, attempt)["starts"] // 10 * 10 + 10
     wait_until(lambda: f"step {due + 8}/" in run.log(), 60, f"it is well behind the save of step {due}")
+
+
+def preempt(cluster: Cluster, run: LiveRun) -> None:
+    """A job of higher priority wants its node."""
     (node,) = cluster.job(run.job_id).nodes  # type: ignore[union-attr]
     where = ["-p", cluster.partition("urgent"), "-w", node, "-N1", "--exclusive", "-t", "1"]
     cluster.sbatch(*where, script="#!/bin/bash\nsleep 1\n")
@@ -110,21 +116,25 @@ def seconds_in(words: str) -> float:
     return sum(int(number) * units[unit] for number, unit in re.findall(r"(\d+) (s|min|h)\b", words))
 
 
-@pytest.mark.parametrize("ending", ["time_limit", "preempted"])
+@pytest.mark.nodes(3)
+@pytest.mark.parametrize("ending", ["time_limit", "preempted", "drain"])
 def test_a_save_is_cut_only_when_there_is_no_time_left(cluster: Cluster, store: Path, ending: str) -> None:
     program = store / "late.py"
     program.write_text(PROGRAM)
     program.chmod(0o644)
-    command = [PYTHON, str(program), *map(str, SAVES_S), str(LINGERS_S)]
+    saves_s = DRAIN_SAVES_S if ending == "drain" else SAVES_S
+    longest_idle_s = GRACE_S if ending == "drain" else GRACE_S * 2 / 3  # that one gets which writes nothing
+    command = [PYTHON, str(program), *map(str, saves_s), str(LINGERS_S)]
     with grace(cluster, GRACE_S):
         run = submit(
             cluster, store, command, nodes=1, retry={"requeues": 0}, checkpoint={"pattern": "step-*.npz"},
-            partition="graced" if ending == "preempted" else "batch", stop={"warning_s": GRACE_S},
+            partition="graced" if ending == "preempted" else "batch", stop={"warning_s": GRACE_S, "node_look_s": 5},
             time_limit="1" if ending == "time_limit" else "20", scene={"enabled": False},
         )  # fmt: skip
-        for attempt in (0, 1) if ending == "preempted" else ():
-            preempt(cluster, run, attempt)
-            wait_until(lambda n=attempt: len(run.decisions()) > n, 120, "it has left")  # type: ignore[misc]
+        for attempt in (0, 1) if ending != "time_limit" else ():
+            wait_trained(run, attempt)
+            preempt(cluster, run) if ending == "preempted" else drain(cluster, run)
+            wait_until(lambda n=attempt: len(run.decisions()) > n, 200, "it has left")  # type: ignore[misc]
         run.wait_state("Completed", timeout_s=300)
     run.wait_slurm("COMPLETED")
     log, states = run.log(), run.ended_states()
@@ -134,7 +144,7 @@ def test_a_save_is_cut_only_when_there_is_no_time_left(cluster: Cluster, store: 
     first, second, third = (notes(run, attempt) for attempt in range(3))
 
     saved = run.checkpoints / f"step-{first['asked']:04d}.npz"
-    assert first["saved_at"] - first["asked_at"] > GRACE_S * 2 / 3 + 2, "longer than a training that does not save gets"
+    assert first["saved_at"] - first["asked_at"] > longest_idle_s + 2, "longer than a training that does not save gets"
     with zipfile.ZipFile(saved) as archive:
         assert archive.testzip() is None
     assert second["starts"] == first["asked"]
@@ -153,7 +163,7 @@ def test_a_save_is_cut_only_when_there_is_no_time_left(cluster: Cluster, store: 
     assert told is not None, log[-4000:]
     assert abs(ends[1] - whole.stat().st_mtime - seconds_in(told[1])) < 8
     assert f"saved {cut}" not in log
-    assert ends[1] - second["asked_at"] > GRACE_S * 2 / 3 + 2, "it had all the time that there was"
+    assert ends[1] - second["asked_at"] > longest_idle_s + 2, "it had all the time that there was"
     aside = [path.name.rpartition("-")[0] for path in run.path.glob("checkpoints.set-aside/*")]
     assert aside == [cut]
     assert [decision["cause"] for decision in run.decisions()] == [ending, ending, "no_failure"]
