@@ -23,6 +23,16 @@ def _shape(needles: str, pattern: str, flags: int = 0) -> Shape:
 
 
 _I = re.IGNORECASE
+# Between two words of a command line: blanks, a NUL, or the quotes and the comma of a list
+_BLANK = r"(?:[ \t]{1,8}|\0|[\"'],[ \t]{0,3}[\"'])"
+
+
+def _option(needles: str, program: str, option: str, between: str = "") -> Shape:
+    """The value of an option of a program, up to a few hundred characters behind its name."""
+    value = r"[\"']?(?P<s>(?<=')[^'\n]{1,1024}|(?<=\")[^\"\n]{1,1024}|[^\s\"'\0-][^\s\"'\0]{0,1023})"
+    return _shape(needles, rf"\b{program}\b[^\n|;&]{{0,400}}?{_BLANK}{option}{between}{value}")
+
+
 _START = r"(?<![A-Za-z0-9_])"
 
 SHAPES = (
@@ -92,15 +102,26 @@ SHAPES = (
         r"(?P<s>[^\s:\"']{1,256}:[^\s\"']{1,1024})",
     ),
     _shape("sshpass", r"\bsshpass[ \t]{1,3}-p[ \t]{0,3}(?P<s>[^\s-][^\s]{0,1024})"),
+    # programs whose option for a password is one letter; mysql's has no blank before its value
+    _option("mysql mariadb", r"(?:mysql|mariadb)[\w-]{0,20}", "-p"),
+    _option("redis-cli", "redis-cli", "-a", _BLANK),
+    _option("mongo", r"mongo(?:sh|dump|restore|export|import)?", "-p", _BLANK),
+    _option("ldap", r"ldap[a-z]{3,12}", "-w", _BLANK),
+    _shape("pass:", r"\s-pass(?:in|out)?[ \t]{1,3}pass:(?P<s>[^\s\"']{1,1024})"),  # openssl
     _shape("wandb", r"\bwandb[ \t]{1,3}login\b[^\n]{0,200}?\s(?P<s>[0-9a-f]{40})(?![0-9a-f])"),
     _shape("password", r"\blogin[ \t]{1,3}\S{1,256}[ \t]{1,3}password[ \t]{1,3}(?P<s>\S{1,4096})"),  # ~/.netrc
     _shape("sig=", r"[?&]sig=(?P<s>[A-Za-z0-9%+/=_-]{20,512})", _I),  # Azure's shared access signatures
 )  # fmt: skip
 
+COLOUR = re.compile(r"\x1b\[[\d;]{0,20}m")  # of a terminal
+_COLOURS = rf"(?:{COLOUR.pattern}){{0,4}}"
+_COLOURED_BLANK = rf"{_COLOURS}[ \t]{{0,8}}{_COLOURS}"
 # What may begin a name that stands for a secret, looked for in the text in lower case.
 KEYWORD = re.compile("pass|secret|credential|key|token|auth|jwt|cookie|pwd|webhook|signature|bearer|netrc|[_-]pat|sas_")
 # From a keyword on, the end of the name and what parts it from its value: `HF_TOKEN=x`, `"api_key": "x"`, `key => 'x'`
-ASSIGNMENT = re.compile(r"""([\w.-]{2,80})(\\?["']?\]?[ \t]{0,8}(?:=>|:=|=|:)[ \t]{0,8})""", re.ASCII)
+ASSIGNMENT = re.compile(
+    rf"""([\w.-]{{2,80}})({_COLOURS}\\?["']?\]?{_COLOURED_BLANK}(?:=>|:=|=|:){_COLOURED_BLANK})""", re.ASCII
+)
 # `--password x`, a list of arguments, one split by NUL
 OPTION = re.compile(r"""([\w.-]{2,80})(["']?(?:[ \t]{1,8}|\0|[ \t]{0,8},[ \t]{0,8}))(?!-)""", re.ASCII)
 # The value, by the quote that it begins with; it may be cut off
@@ -109,7 +130,7 @@ VALUES = {
     '\\"': re.compile(r"""(?:(?!\\")[^\n\0])*"""),
     '"': re.compile(r"""(?:[^"\\\n\0]|\\.)*"""),
     "'": re.compile(r"""(?:[^'\\\n\0]|\\.)*"""),
-    "": re.compile(r"""[^\s"'&\0]*"""),
+    "": re.compile(r"""[^\s"'&\0\x1b]*"""),
 }
 
 PEM = re.compile(r"-----(?P<end>BEGIN|END) [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")

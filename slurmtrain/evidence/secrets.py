@@ -15,7 +15,17 @@ from typing import BinaryIO
 from urllib.parse import quote, quote_plus
 
 from slurmtrain.evidence.secret_names import Suspicion, is_path, is_trivial, looks_random, suspicion
-from slurmtrain.evidence.secret_patterns import ASSIGNMENT, KEYWORD, OPTION, PEM, PEM_LINE, QUOTE, SHAPES, VALUES
+from slurmtrain.evidence.secret_patterns import (
+    ASSIGNMENT,
+    COLOUR,
+    KEYWORD,
+    OPTION,
+    PEM,
+    PEM_LINE,
+    QUOTE,
+    SHAPES,
+    VALUES,
+)  # fmt: skip
 
 MASK = "***"
 _MIN_KNOWN = 6  # characters: a shorter value occurs by chance
@@ -51,11 +61,14 @@ class Masker:
         return {name: MASK if is_secret(name, value) else self.text(value) for name, value in environ.items()}
 
     def arguments(self, argv: Iterable[str]) -> list[str]:
-        """A command line; a value that follows ``--token`` is seen."""
+        """A command line; a value that follows ``--token`` is seen, and what a program's own ``-p`` means."""
+        words = list(argv)
+        together = self.text("\0".join(words)).split("\0")
         shown: list[str] = []
         option = ""
-        for argument in argv:
-            shown.append(MASK if option and is_secret(option, argument) else self.text(argument))
+        for argument, masked in zip(words, together if len(together) == len(words) else words, strict=True):
+            whole = masked.startswith(MASK) or bool(option and is_secret(option, argument))
+            shown.append(MASK if whole else self.text(masked))
             option = argument.lstrip("-") if argument.startswith("-") and "=" not in argument else ""
         return shown
 
@@ -164,6 +177,8 @@ def _named(text: str, lower: str) -> Iterator[Span]:
             continue
         before = _NAME_CHARS.search(text, max(0, hit.start() - 80), hit.start())
         begin = before.start() if before else hit.start()
+        if colour := COLOUR.match(text, max(text.rfind("\x1b", max(0, begin - 24), hit.start()), 0)):
+            begin = max(begin, colour.end())
         option = text.startswith("-", begin)
         assigned = ASSIGNMENT.match(text, hit.start())
         head = assigned or (OPTION.match(text, hit.start()) if option else None)

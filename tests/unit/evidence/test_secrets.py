@@ -78,6 +78,17 @@ FRAMES = [
     "machine api.wandb.ai login user password {}",
     "curl -s -u bob:{} https://example.org",
     "sshpass -p {} ssh node",
+    "mysql -h db -utrainer -p{} runs",
+    "mysqldump --single-transaction -p'{}' runs",
+    "mariadb\0-utrainer\0-p{}\0runs",
+    "['mysql', '-utrainer', '-p{}']",
+    "redis-cli -h cache -a {} ping",
+    "mongosh db.example.org/runs -u trainer -p {}",
+    "ldapsearch -x -D cn=trainer -w {} -b dc=example",
+    "openssl pkcs12 -in a.p12 -passin pass:{} -nodes",
+    "\x1b[33mhf_token\x1b[0m=\x1b[32m'{}'\x1b[0m",  # rich
+    "\x1b[1;36mHF_TOKEN\x1b[0m=\x1b[35m{}\x1b[0m is set",
+    "\x1b[1m{{\x1b[0m\x1b[32m'api_key'\x1b[0m: \x1b[32m'{}'\x1b[0m\x1b[1m}}\x1b[0m",
     "DefaultEndpointsProtocol=https;AccountName=a;AccountKey={};EndpointSuffix=core.windows.net",
     'os.environ["OPENAI_API_KEY"] = "{}"',
     "[rank3]: 2026-01-02 03:04:05 DEBUG clientSecret={} scope=all",
@@ -245,6 +256,13 @@ def test_no_secret_of_a_launch_is_in_what_is_kept_of_its_environment(env: dict[s
     noisy = env | {f"X{i}": f"prefix {value} suffix" for i, value in enumerate(env.values())}
     shown = json.dumps(mask_environment(noisy))
     assert [value for value in env.values() if value in shown] == []
+
+
+def test_what_an_option_of_one_letter_means_depends_on_the_program() -> None:
+    assert Masker().arguments(["mysql", "-utrainer", "-pZq8Wn3Lk", "runs"]) == ["mysql", "-utrainer", "-p***", "runs"]
+    assert Masker().json({"argv": ["redis-cli", "-a", "two words"]}) == {"argv": ["redis-cli", "-a", "***"]}
+    same = ["mkdir", "-pZq8Wn3Lk", "-a", "Zq8Wn3Lk"]
+    assert Masker().arguments(same) == same
 
 
 def test_command_lines_are_masked_argument_by_argument() -> None:
