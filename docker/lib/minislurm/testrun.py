@@ -26,7 +26,7 @@ from minislurm.settings import REPO
 
 PARTS = ("lint", "unit", "browser", "packaging", "native", "docker", "demo")
 DEFAULT_PARTS = PARTS[:-1]  # the live tests run the demo, too
-LANES, NODES = 4, 12
+LANES, NODES = 6, 18  # as many as keep two cores busy
 BOX_LANES, BOX_NODES = 2, 8  # of the container cluster
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome", "chrome")
 SCRIPT = str(REPO / "docker" / "mini-slurm")
@@ -130,7 +130,7 @@ class TestRun:
             self.report.part(name, partial(self._unit, version, python, select))
 
     def _unit(self, version: tuple[int, int], python: str, select: list[str]) -> bool:
-        return self.pytest(self.environment(version, python), "tests/unit", "-q", "-n2", "--dist=worksteal", *select)
+        return self.pytest(self.environment(version, python), "tests/unit", "-q", "-n3", "--dist=worksteal", *select)
 
     def browser(self) -> None:
         """The page of a run in Debian's Chromium, which is installed where no browser is."""

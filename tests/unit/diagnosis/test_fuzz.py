@@ -126,6 +126,7 @@ class _Endless(io.RawIOBase):
         return next(self._pieces, b"")
 
 
+@pytest.mark.one_python
 @pytest.mark.parametrize("kind", ["one line", "lines", "ranks", "errors"])
 def test_memory_is_bounded(kind: str) -> None:
     def pieces() -> Iterator[bytes]:
