@@ -14,6 +14,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from blocks import HOW, REPO, Block, files_of, pages, read_blocks
 
+from slurmtrain.config.problems import Problems
+from slurmtrain.config.schema import all_keys
+from slurmtrain.config.settings import read_settings_file
+
 BLOCKS = [block for page in pages() for block in read_blocks(page)]
 COMMANDS = [block for block in BLOCKS if block.shows_commands]
 
@@ -101,6 +105,16 @@ def test_the_settings_file_is_accepted(tmp_path: Path) -> None:
     done = _run("slurmtrain render -- true", tmp_path, env)
     assert done.returncode == 0, done.stderr
     assert "RUN_DIR=/scratch/me/slurmtrain/runs/" in done.stdout
+
+
+def test_the_settings_of_a_site_are_accepted(tmp_path: Path) -> None:
+    site = tmp_path / "config.toml"
+    site.write_text(files_of(REPO / "docs" / "administrators.md")["site.toml"], encoding="utf-8")
+    problems = Problems()
+    read = read_settings_file(site, problems, may_lock=True)
+    problems.raise_if_any("the site's settings")
+    assert set(read.locked) <= set(all_keys())
+    assert {*read.defaults, *read.partitions["gpu"], *read.prune} >= {"retry.deadline", "resources.gres", "older_than"}
 
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "python"], ids=_name)
