@@ -42,16 +42,26 @@ export PYTHONFAULTHANDLER=1 # a crash in native code leaves a Python stack in th
 
 # torch's flight recorder keeps the last collectives of each rank and writes them when one times out; the scene reads
 # them. Since torch 2.9 its variables have other names, and it warns in each rank of an old one that is set. Which torch
-# it is the Python of the command tells, or the one in the command's first line.
+# it is the Python of the command tells, or the one in the command's first line; where it has none, nobody else is asked.
 if [ -n "${SLURMTRAIN_LAUNCH_DIR:-}" ]; then
+  st_torch=''
+  st_own=yes
   for st_python in python python python3; do
     if [[ ${st_python##*/} != python* ]]; then
       st_line=
       { IFS= read -r -n 500 st_line <"$(type -P -- "$st_python")"; } 2>/dev/null
-      [[ $st_line =~ ^'#!'[[:space:]]*(/[^[:space:]]*/env[[:space:]]+)?([^[:space:]]*python[^[:space:]/]*)([[:space:]]|$) ]] || continue
+      [[ $st_line =~ ^'#!'[[:space:]]*(/[^[:space:]]*/env[[:space:]]+)?([^[:space:]]*python[^[:space:]/]*)([[:space:]]|$) ]] || { st_own=''; continue; }
       st_python=${BASH_REMATCH[2]}
     fi
-    st_torch=$(timeout 10 "$st_python" -c 'import importlib.metadata as m; print(m.version("torch"))' 2>/dev/null) && break
+    st_torch=$(timeout 10 "$st_python" -c '
+import os, sys
+for folder in sys.path:
+    if os.path.isdir(folder):
+        for name in os.listdir(folder):
+            if name.startswith("torch-") and name.endswith("-info"):
+                sys.exit(print(name[6:].rpartition(".")[0]))
+' 2>/dev/null) && [ -n "$st_torch$st_own" ] && break
+    st_own=''
   done
   export TORCH_FR_BUFFER_SIZE="${TORCH_FR_BUFFER_SIZE:-${TORCH_NCCL_TRACE_BUFFER_SIZE:-2000}}"
   export TORCH_FR_DUMP_TEMP_FILE="${TORCH_FR_DUMP_TEMP_FILE:-${TORCH_NCCL_DEBUG_INFO_TEMP_FILE:-$SLURMTRAIN_LAUNCH_DIR/flight-rank-}}"
@@ -59,7 +69,7 @@ if [ -n "${SLURMTRAIN_LAUNCH_DIR:-}" ]; then
   case $st_torch in
     1.* | 2.[0-8] | 2.[0-8].* | 2.[0-8][!0-9]*) export TORCH_NCCL_TRACE_BUFFER_SIZE="$TORCH_FR_BUFFER_SIZE" TORCH_NCCL_DEBUG_INFO_TEMP_FILE="$TORCH_FR_DUMP_TEMP_FILE" ;;
   esac
-  unset st_python st_line st_torch
+  unset st_python st_line st_torch st_own
 fi
 
 st_srun_args=(

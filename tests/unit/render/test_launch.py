@@ -279,17 +279,21 @@ OLD, NEW = "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE"
     ("how", "torch", "warns"),
     [("python", "2.13.0", False), ("python", "2.9.0+cu128", False), ("python", "2.8.0", True),
      ("python", "2.5.1", True), ("python", "3.0", False), ("torchrun", "2.10.1", False), ("torchrun", "2.7.1", True),
-     ("env", "2.4", True), ("script", "2.13.0", False), ("script", "2.6.0", True), ("python", "", False)],
+     ("env", "2.4", True), ("script", "2.13.0", False), ("script", "2.6.0", True), ("python", "", False),
+     ("another", "2.6.0", True), ("another", "", False)],
 )  # fmt: skip
 def test_the_flight_recorder_is_switched_on_by_the_names_that_this_torch_knows(
     tmp_path: Path, how: str, torch: str, warns: bool
 ) -> None:
-    """``python`` is not in the PATH: torch's own Python is the one that the command, or torchrun's first line, names.
+    """Torch's own Python is the one that the command, or torchrun's first line, names; else one that is in the PATH.
 
     torch 2.9 warns in each rank of an old name that is set (``getCvarInt`` in c10d/Utils.hpp), and older ones do not
-    know the new one. Of what nobody can tell the new names are given.
+    know the new one. Of what nobody can tell the new names are given. Each launch waits for it: of the command's own
+    Python nothing is asked twice, and no other is asked after it.
     """
-    knows = f"#!/bin/bash\necho {torch}\n[ -n '{torch}' ]\n"
+    site, asked = tmp_path / "site", tmp_path / "asked"
+    (site / (f"torch-{torch}.dist-info" if torch else "torchvision-0.9.dist-info")).mkdir(parents=True)
+    knows = f'#!/bin/bash\necho "$1" >>{asked}\nPYTHONPATH={site} exec {sys.executable} "$@"\n'
     python = executable(tmp_path / "venv" / "bin" / "python3", knows)
     path, more = f"{tmp_path / 'bin'}:/usr/bin:/bin", {}
     command: tuple[str, ...]
@@ -302,6 +306,9 @@ def test_the_flight_recorder_is_switched_on_by_the_names_that_this_torch_knows(
         executable(tmp_path / "bin" / "accelerate", "#!/usr/bin/env mypython\n")
         executable(tmp_path / "bin" / "mypython", knows)
         command = ("accelerate", "launch")
+    elif how == "another":
+        executable(tmp_path / "bin" / "python", knows)
+        command = ("bash", "-c", "python train.py")
     else:
         command = (str(executable(tmp_path / "train", f"#!{python} -u\n")),)
     spec = spec_of(*command, **more)
@@ -310,3 +317,4 @@ def test_the_flight_recorder_is_switched_on_by_the_names_that_this_torch_knows(
     assert env[NEW] == "2000"
     assert env["TORCH_FR_DUMP_TEMP_FILE"] == f"{tmp_path}/flight-rank-"
     assert (OLD in env, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE" in env) == (warns, warns)
+    assert asked.read_text().split().count("-c") == 1
