@@ -52,6 +52,7 @@ _TERM_S = 1.0  # after SIGTERM: how long the companion may take to say that the 
 
 _asked = False
 _listens = False
+_on_term: Any = None  # our handler of SIGTERM
 _looked_at = -1e9
 _beat_at = -1e9
 _save_s: float | None = None  # how long the last save took
@@ -122,6 +123,7 @@ def _outlive_term() -> None:
     Where it comes to the ranks alone one of them has failed, and it ends them as ever. A thread waits to learn which it
     is, for a main thread that stands in a collective runs no handler.
     """
+    global _on_term
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
 
@@ -135,7 +137,7 @@ def _outlive_term() -> None:
         if signal.getsignal(signal.SIGTERM) is on_term:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
-    marks = _TermMarks(_TERM_S)
+    marks, _on_term = _TermMarks(_TERM_S), on_term
     signal.signal(signal.SIGTERM, on_term)
     if (other := signal.set_wakeup_fd(writing, warn_on_full_buffer=False)) != -1:
         signal.set_wakeup_fd(other)
@@ -610,6 +612,7 @@ class _LightningHooks:
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         listen()
+        _take_term_from(getattr(trainer, "_signal_connector", None))
         self.saved, self.step = None, trainer.global_step
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
@@ -643,6 +646,19 @@ class _LightningHooks:
             time.sleep(_HERE_S)  # file systems may tell times in whole seconds
             with contextlib.suppress(OSError):
                 os.utime(self.saved)
+
+
+def _take_term_from(connector: Any) -> None:
+    """Lightning leaves at the end of the batch in which SIGTERM came, whether anything was saved or not.
+
+    Its handler gives way to ours, unless the training has one of its own.
+    """
+    handlers = getattr(signal.getsignal(signal.SIGTERM), "signal_handlers", [])
+    theirs = [one for one in handlers if getattr(one, "__self__", None) is connector]
+    if connector is None or not theirs or not _listens or not os.environ.get("SLURMTRAIN_BEATS"):
+        return
+    if all(one in theirs or one is _on_term for one in handlers):
+        signal.signal(signal.SIGTERM, _on_term) if _on_term else _outlive_term()
 
 
 def trainer_callback() -> Any:

@@ -47,8 +47,8 @@ def bring_the_time_limit(cluster: Cluster, run: LiveRun) -> None:
 def test_one_requeue_for_each_ending(cluster: Cluster, store: Path, framework_python: Path, framework: str) -> None:
     command = [str(framework_python), place(store, "frameworks.py"), framework]
     run = submit(
-        cluster, store, command, nodes=1, ranks=2 if framework == "jax" else 1, partition="graced", time_limit="30",
-        retry={"requeues": 0}, checkpoint={"pattern": PATTERNS[framework]},
+        cluster, store, command, nodes=1, ranks=2 if framework in {"jax", "lightning"} else 1, partition="graced",
+        time_limit="30", retry={"requeues": 0}, checkpoint={"pattern": PATTERNS[framework]},
         stop={"node_look_s": 3, "warning_s": 150, "grace_s": 60},
         resources={"memory": "3G"},
     )  # fmt: skip

@@ -40,12 +40,14 @@ print("lives", h.should_stop(), flush=True)
 """
 
 
-def listener(tmp_path: Path, rest: str, before: str = "", **more: str) -> subprocess.Popen[str]:
+def listener(
+    tmp_path: Path, rest: str, before: str = "", listen: str = "h.listen()", **more: str
+) -> subprocess.Popen[str]:
     """A rank that has begun to listen, and the folder in which its node's companion leaves the mark."""
     beats = tmp_path / "beats"
     beats.mkdir(mode=0o700, exist_ok=True)
-    ready = "" if "ready" in rest else "print('ready', flush=True)\n"
-    code = f"import signal, os, helper as h\n{before}\nh.listen()\n{ready}{rest}"
+    ready = "" if "ready" in before + rest else "print('ready', flush=True)\n"
+    code = f"import signal, os, helper as h\n{before}\n{listen}\n{ready}{rest}"
     env = {"SLURMTRAIN_RUN_ID": "r", "SLURMTRAIN_BEATS": str(beats), "SLURMD_NODENAME": "n1", **more}
     process = python(code, tmp_path, **env)
     assert process.stdout is not None
@@ -188,3 +190,42 @@ def test_a_data_loaders_worker_outlives_what_its_rank_outlives(tmp_path: Path, l
         rank.wait(2)
     os.kill(worker, signal.SIGTERM)
     assert said(rank) == "-15"
+
+
+# As Lightning 2 composes what is called at SIGTERM: `trainer/connectors/signal_connector.py`.
+LIGHTNING = """
+import sys
+class Compose:
+    def __init__(self, handlers): self.signal_handlers = handlers
+    def __call__(self, *told): [one(*told) for one in self.signal_handlers]
+class Connector:
+    def notify(self, *_told): print("Received SIGTERM", flush=True)
+def mine(*_told): print("mine", flush=True)
+connector, hooks = Connector(), h._LightningHooks()
+trainer = type("Trainer", (), {"_signal_connector": connector, "global_step": 0})
+def begin():
+    more = [one for one in (signal.getsignal(signal.SIGTERM),) if callable(one)]
+    signal.signal(signal.SIGTERM, Compose([connector.notify, *more]))
+    hooks.on_train_start(trainer, None)
+    print("ready", flush=True)
+"""
+
+
+@pytest.mark.parametrize("before", ["", "h.listen()", "signal.signal(signal.SIGTERM, mine)"])
+@pytest.mark.parametrize("whole", [True, False])
+def test_lightnings_handler_gives_way_for_it_would_leave_before_anything_is_saved(
+    tmp_path: Path, before: str, whole: bool
+) -> None:
+    """Unless the training has one of its own, too: then it is the training that decides."""
+    own = "mine" in before
+    rest = f"{before}\nbegin()\n" + (WAIT.replace("60", "2") if own else WAIT)
+    process = listener(tmp_path, rest, LIGHTNING, listen="")
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.1)
+    if whole:
+        (tmp_path / "beats/n1@term").touch()
+    out, _ = process.communicate(timeout=30)
+    if own:
+        assert (out, process.returncode) == ("Received SIGTERM\nmine\nleaves\n", 0)
+    else:
+        assert (out, process.returncode) == (("leaves\n", 0) if whole else ("", -signal.SIGTERM))
