@@ -69,11 +69,12 @@ class Scenes:
         """
         self.wait()
         launch, asked = end.launch, end.stop is not None and end.stop.reason != "metric"
+        left = end.stop is None and end.exit_code == 0  # it saved and left for somebody's signal
         if decision is None:
             if not self._companions.alive and launch.number not in self._taken:
                 self._begin(launch, ENDED, "")
                 self.wait()
-        elif decision.action is Action.COMPLETE or asked or launch.number in self._taken:
+        elif decision.action is Action.COMPLETE or asked or left or launch.number in self._taken:
             self._companions.send(Word(launch.number))
             if decision.action is Action.COMPLETE:
                 unpin(self._job.run.path, self._job.plan.spec.checkpoint)

@@ -106,6 +106,7 @@ def test_a_signal_of_a_persons_that_makes_the_training_save_and_leave_is_no_end_
     assert run.starts() == ["0.0", "0.1"]
     assert {row["launch"] for row in run.records("signal")} == {"0.0"}, "what is started again hears nothing of it"
     assert "a signal that was not slurmtrain's" in run.log()
+    assert "the scene of launch" not in run.log(), "nothing has failed"
 
 
 def test_usr1_to_the_batch_script_ends_nothing(cluster: Cluster, store: Path) -> None:
