@@ -130,7 +130,7 @@ class TestRun:
             self.report.part(name, partial(self._unit, version, python, select))
 
     def _unit(self, version: tuple[int, int], python: str, select: list[str]) -> bool:
-        return self.pytest(self.environment(version, python), "tests/unit", "-q", "-n3", "--dist=worksteal", *select)
+        return self.pytest(self.environment(version, python), "tests/unit", "-q", "-n2", "--dist=worksteal", *select)
 
     def browser(self) -> None:
         """The page of a run in Debian's Chromium, which is installed where no browser is."""
