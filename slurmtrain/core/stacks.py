@@ -50,8 +50,12 @@ class Where:
     @property
     def place(self) -> Frame | None:
         """The innermost call of the training's own code; of any code where it has none."""
-        own = next((frame for frame in self.frames if not _LIBRARY.search(frame.file)), None)
-        return own or (self.frames[0] if self.frames else None)
+        return self.own[0] if self.own else None
+
+    @property
+    def own(self) -> tuple[Frame, ...]:
+        """The calls of the training's own code; all of them where it has none."""
+        return tuple(frame for frame in self.frames if not _LIBRARY.search(frame.file)) or self.frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +103,30 @@ def find_odd_ranks(stacks: Mapping[int, Where], ranks: int | None = None) -> Odd
     busy = {rank: where for rank, where in stacks.items() if rank not in waiting}
     if waiting and busy and len(busy) <= len(waiting):
         return OddRanks(tuple(sorted(busy)), _usual(busy.values()), _usual(waiting.values()))
-    places = Counter(where.place for where in stacks.values())
-    (usual, count), *_ = places.most_common(1) or [(None, 0)]
-    odd = tuple(sorted(rank for rank, where in stacks.items() if where.place != usual))
-    if not odd or count <= len(stacks) / 2:
+    odd = _find_first_to_part(stacks)
+    if not odd:
         return None
-    return OddRanks(odd, _usual(stacks[rank] for rank in odd), usual)
+    return OddRanks(odd, _usual(stacks[rank] for rank in odd), _usual(w for r, w in stacks.items() if r not in odd))
+
+
+def _find_first_to_part(stacks: Mapping[int, Where]) -> tuple[int, ...]:
+    """From the outermost call on: those that are elsewhere than most, at the first call at which there are any.
+
+    A loop that waits has several lines, so where no line has most of the ranks the function counts.
+    """
+    paths = {rank: where.own[::-1] for rank, where in stacks.items()}
+    for depth in range(max(map(len, paths.values()), default=0)):
+        calls = {rank: path[depth] if depth < len(path) else None for rank, path in paths.items()}
+        functions = {rank: (call.file, call.function) if call else None for rank, call in calls.items()}
+        for at in (calls, functions):
+            usual, count = Counter(at.values()).most_common(1)[0]
+            if count > len(at) / 2:
+                if odd := tuple(sorted(rank for rank, call in at.items() if call != usual)):
+                    return odd
+                break
+        else:
+            return ()
+    return ()
 
 
 def _usual(stacks: Iterable[Where]) -> Frame | None:
