@@ -221,7 +221,7 @@ def test_a_full_store_costs_the_scene_and_nothing_else(cluster: Cluster, store: 
             cluster, home, program(home, fills), nodes=1, env=place(home, QUICK), retry={"in_place": 0, "requeues": 0}
         )
         run.wait_slurm("FAILED", "COMPLETED", timeout_s=180)
-        assert [row["State"] for row in cluster.sacct(run.job_id)] == ["FAILED"]
+        assert run.ended_states() == ["FAILED"]
         assert cluster.processes(run.job_id) == [], "no collector is left"
         (run.path / "filler").unlink()
         run.watch_once()
