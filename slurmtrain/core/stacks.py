@@ -50,7 +50,8 @@ class Where:
     @property
     def place(self) -> Frame | None:
         """The innermost call of the training's own code; of any code where it has none."""
-        return self.own[0] if self.own else None
+        own = next((frame for frame in self.frames if not _LIBRARY.search(frame.file)), None)
+        return own or (self.frames[0] if self.frames else None)
 
     @property
     def own(self) -> tuple[Frame, ...]:
@@ -117,16 +118,20 @@ def _find_first_to_part(stacks: Mapping[int, Where]) -> tuple[int, ...]:
     paths = {rank: where.own[::-1] for rank, where in stacks.items()}
     for depth in range(max(map(len, paths.values()), default=0)):
         calls = {rank: path[depth] if depth < len(path) else None for rank, path in paths.items()}
-        functions = {rank: (call.file, call.function) if call else None for rank, call in calls.items()}
-        for at in (calls, functions):
-            usual, count = Counter(at.values()).most_common(1)[0]
-            if count > len(at) / 2:
-                if odd := tuple(sorted(rank for rank, call in at.items() if call != usual)):
-                    return odd
-                break
-        else:
-            return ()
+        odd = _find_elsewhere(calls)
+        if odd is None:
+            odd = _find_elsewhere({rank: call and (call.file, call.function) for rank, call in calls.items()})
+        if odd is None or odd:
+            return odd or ()
     return ()
+
+
+def _find_elsewhere(places: Mapping[int, object]) -> tuple[int, ...] | None:
+    """The ranks that are elsewhere than most; None where no place has most of them."""
+    usual, count = Counter(places.values()).most_common(1)[0]
+    if count <= len(places) / 2:
+        return None
+    return tuple(sorted(rank for rank, place in places.items() if place != usual))
 
 
 def _usual(stacks: Iterable[Where]) -> Frame | None:
