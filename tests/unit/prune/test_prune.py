@@ -244,7 +244,7 @@ def test_a_kill_at_any_step_of_trimming_is_finished_by_the_next(
     number = steps = 0  # the first is not killed
     while number <= steps:
         store = tmp_path / str(number)
-        run = ended(store, launches=1, checkpoint=Checkpoint(pattern="step-*", check=False))
+        run = ended(store, launches=1, checkpoint=Checkpoint(pattern="step-*"))
         for step in (1, 2):
             (run.dir.path / "checkpoints" / f"step-{step}").write_text("x")
         with contextlib.suppress(KeyboardInterrupt), _killed_at(number, monkeypatch) as calls:
