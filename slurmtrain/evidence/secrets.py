@@ -25,7 +25,7 @@ from slurmtrain.evidence.secret_patterns import (
     QUOTE,
     SHAPES,
     VALUES,
-)  # fmt: skip
+)
 
 MASK = "***"
 _MIN_KNOWN = 6  # characters: a shorter value occurs by chance

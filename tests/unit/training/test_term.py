@@ -194,7 +194,6 @@ def test_a_data_loaders_worker_outlives_what_its_rank_outlives(tmp_path: Path, l
 
 # As Lightning 2 composes what is called at SIGTERM: `trainer/connectors/signal_connector.py`.
 LIGHTNING = """
-import sys
 class Compose:
     def __init__(self, handlers): self.signal_handlers = handlers
     def __call__(self, *told): [one(*told) for one in self.signal_handlers]
